@@ -1,0 +1,47 @@
+# Every target sets up `.venv` by itself first. `make setup` again after changing pyproject.toml or constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test test-slow check format bench bench-gpflow clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'nearexact needs Python 3.11 or newer, found ' + sys.version)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench,dev]"
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The table of benchmarks/README.md. Needs the data sets: NEAREXACT_DATA=<folder>.
+bench: $(STAMP)
+	$(BIN)/python benchmarks/core.py --output benchmarks/results/core.json
+
+# GPflow brings TensorFlow, so it lives in an environment of its own.
+bench-gpflow: $(STAMP)
+	test -x .venv-gpflow/bin/python || $(PYTHON) -m venv .venv-gpflow
+	.venv-gpflow/bin/python -m pip install --quiet --disable-pip-version-check "gpflow==2.11.*" tf-keras
+	$(BIN)/python benchmarks/gpflow_comparison.py --gpflow-python .venv-gpflow/bin/python --output benchmarks/results/gpflow.json
+
+clean:
+	rm -rf $(VENV) .venv-gpflow build dist .mypy_cache .pytest_cache .ruff_cache

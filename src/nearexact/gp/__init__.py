@@ -1,0 +1,54 @@
+"""The mathematics: sparse and exact GP regression on tensors. Knows nothing of files, clocks or estimators.
+
+An objective is a callable: `objective(theta)` returns the negative bound (a float) and its gradient (an array), and
+`objective.theta0` is the flat vector of the hyperparameters it was made with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nearexact.gp.exact import ExactObjective, ExactPosterior
+from nearexact.gp.inducing import Selection, greedy_variance, select
+from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
+from nearexact.gp.optimise import LBFGSSettings, Optimum, Step, minimise
+from nearexact.gp.sparse import Factorisation, SparseObjective, SparsePosterior
+from nearexact.kernels.base import Kernel
+
+
+def sgpr_objective(
+    kernel: Kernel, noise_variance: float, X: Any, y: Any, Z: Any, *, memory_limit: int | float | str | None = None
+) -> SparseObjective:
+    """−ELBO of sparse GP regression with inducing points Z, and its gradient by all hyperparameters.
+
+    `memory_limit` (bytes or text such as "2GB"; None for half of what is free) bounds what the evaluation allocates
+    besides the data: where it forbids an [N, M] array, that array is recomputed in chunks.
+    """
+    return SparseObjective(kernel, noise_variance, X, y, Z, memory_limit=memory_limit)
+
+
+def gpr_objective(kernel: Kernel, noise_variance: float, X: Any, y: Any) -> ExactObjective:
+    """Negative log marginal likelihood of exact GP regression, and its gradient by all hyperparameters."""
+    return ExactObjective(kernel, noise_variance, X, y)
+
+
+__all__ = [
+    "DEFAULT_NUMERICS",
+    "ExactObjective",
+    "ExactPosterior",
+    "Factorisation",
+    "LBFGSSettings",
+    "NumericalError",
+    "Numerics",
+    "Optimum",
+    "Repairs",
+    "Selection",
+    "SparseObjective",
+    "SparsePosterior",
+    "Step",
+    "gpr_objective",
+    "greedy_variance",
+    "minimise",
+    "select",
+    "sgpr_objective",
+]

@@ -1,0 +1,36 @@
+"""Rows of data in pieces that fit the caches, and the small operations that the sweeps over them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from nearexact.kernels.base import Tensors
+
+CHUNK_ELEMENTS = 2**21  # entries of a chunk [rows, M]: 16 MB, small enough for the caches, large enough for full speed
+FEWEST_ROWS = 256  # of a chunk: below this the matrix products are too thin to run fast
+
+
+def chunk_rows(columns: int) -> int:
+    """How many rows of so many columns make a chunk."""
+    return max(CHUNK_ELEMENTS // columns, FEWEST_ROWS)
+
+
+def row_chunks(n: int, rows: int) -> Iterator[slice]:
+    """Slices that cover n rows in order, each of `rows` rows but the last."""
+    return (slice(start, min(start + rows, n)) for start in range(0, n, rows))
+
+
+def solve_rows(L: Tensor, A: Tensor, *, transposed: bool = False) -> Tensor:
+    """Each row a of A replaced by L⁻¹a, or by L⁻ᵀa if transposed, in place; L is lower triangular."""
+    factor = L if transposed else L.T
+    torch.linalg.solve_triangular(factor, A, upper=not transposed, left=False, out=A)
+    return A
+
+
+def add_to(total: Tensors, term: Tensors) -> None:
+    """Add gradients by name."""
+    for name, value in term.items():
+        total[name] = total[name] + value if name in total else value

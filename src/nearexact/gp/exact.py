@@ -1,0 +1,120 @@
+"""Exact GP regression: log marginal likelihood, full gradient and posterior from one Cholesky factorisation, O(N³)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearexact.gp.chunks import add_to, chunk_rows, row_chunks, solve_rows
+from nearexact.gp.data import as_training_data
+from nearexact.gp.linalg import (
+    DEFAULT_NUMERICS,
+    Numerics,
+    Repairs,
+    clamp_variances,
+    jittered_cholesky,
+    log_determinant,
+    sample_gaussian,
+)
+from nearexact.gp.parameters import ParameterLayout
+from nearexact.kernels.base import FloatArray, Kernel, Tensors, as_matrix
+
+
+@dataclass(frozen=True)
+class ExactPosterior:
+    """An exact GP at one θ: its log marginal likelihood and its predictions."""
+
+    kernel: Kernel
+    noise_variance: float
+    X: Tensor  # [N, D]
+    y: Tensor  # [N]
+    L: Tensor  # chol(K + sI)  [N, N]
+    repairs: Repairs
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """α = (K + sI)⁻¹y: [N]."""
+        return torch.cholesky_solve(self.y[:, None], self.L)[:, 0]
+
+    @cached_property
+    def lml(self) -> float:
+        """Log marginal likelihood."""
+        log_det = len(self.y) * math.log(2.0 * math.pi) + float(log_determinant(self.L))  # log|2π(K + sI)|
+        return -0.5 * (log_det + float(self.y @ self.weights))
+
+    def predict(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean and variance [N*] of the latent function at each row of X, in chunks."""
+        inputs = as_matrix(X, "X", self.X.device)
+        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.X))):
+            K = self.kernel.cross(inputs[rows], self.X)  # [rows, N]
+            mean[rows] = K @ self.weights
+            variance[rows] = self.kernel.diagonal(inputs[rows]) - solve_rows(self.L, K).square_().sum(1)
+        return mean, clamp_variances(variance, self.repairs)
+
+    def joint(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean [N*] and full covariance [N*, N*] of the latent function at the rows of X."""
+        inputs = as_matrix(X, "X", self.X.device)
+        K = self.kernel.cross(inputs, self.X)  # [N*, N]
+        mean = K @ self.weights
+        V = solve_rows(self.L, K)
+        covariance = self.kernel.gram(inputs).addmm_(V, V.T, alpha=-1.0)
+        clamp_variances(covariance.diagonal(), self.repairs)
+        return mean, covariance
+
+    def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
+        """Draws of the latent function at the rows of X: [n_samples, N*]."""
+        return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
+
+
+class ExactObjective:
+    """Negative log marginal likelihood and its gradient as a function of θ."""
+
+    def __init__(
+        self, kernel: Kernel, noise_variance: float, X: Any, y: Any, *, numerics: Numerics = DEFAULT_NUMERICS
+    ) -> None:
+        self.X, self.y = as_training_data(X, y)
+        kernel = kernel.for_inputs(self.X.shape[1])
+        self.numerics = numerics
+        self.layout = ParameterLayout(kernel, numerics)
+        self.theta0 = self.layout.pack(kernel, noise_variance)
+        self.repairs = Repairs()
+        self._K: Tensor | None = None  # [N, N], reused by every evaluation
+
+    def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        """−LML and its gradient at θ; NaN where θ is not finite."""
+        theta = np.asarray(theta, dtype=np.float64)
+        if not np.isfinite(theta).all():
+            return math.nan, np.full_like(theta, math.nan)
+        lml, by_parameter, by_noise = self.value_and_gradient(*self.layout.unpack(theta))
+        return -lml, -self.layout.gradient(theta, by_parameter, by_noise)
+
+    def factorise(self, kernel: Kernel, noise_variance: float) -> ExactPosterior:
+        """The model at these hyperparameters."""
+        if self._K is None:
+            self._K = self.X.new_empty(len(self.X), len(self.X))
+        K = kernel.gram(self.X, out=self._K)
+        K.diagonal().add_(noise_variance)
+        L, _ = jittered_cholesky(K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics)
+        return ExactPosterior(kernel, noise_variance, self.X, self.y, L, self.repairs)
+
+    def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
+        """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""
+        model = self.factorise(kernel, noise_variance)
+        alpha = model.weights
+        K_inv = torch.cholesky_inverse(model.L, out=self._K)  # [N, N]
+        gradients: Tensors = {}
+        for rows in row_chunks(len(self.X), chunk_rows(len(self.X))):
+            # Everything is symmetric: up to the diagonal block is enough, with what is left of it counted twice.
+            left, right = slice(0, rows.start), slice(0, rows.stop)
+            K_bar = torch.addr(K_inv[rows, right], alpha[rows], alpha[right], beta=-0.5, alpha=0.5)
+            K_bar[:, left].mul_(2.0)
+            add_to(gradients, kernel.cross_vjp(self.X[rows], self.X[right], K_bar))
+        by_noise = 0.5 * float(alpha @ alpha - K_inv.diagonal().sum())
+        return model.lml, gradients, by_noise

@@ -1,0 +1,151 @@
+"""Greedy variance selection: inducing points by pivoted Cholesky of K_XX, in blocks, at the speed of matrix products.
+
+The literal algorithm takes the row of largest residual variance k(x, x) − q(x, x), adds its column to the factor, and
+starts again: every step reads the whole factor. But residuals only ever fall, so a residual that is out of date is an
+upper bound. A block of pivots can therefore be found among the candidates of largest residual alone, as long as the
+best of them stays above every residual outside; then all residuals are brought up to date at once. The pivots are the
+same, and no step reads [N, m] for the sake of a single column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics
+from nearexact.kernels.base import FloatArray, Kernel, as_matrix
+
+IndexArray = npt.NDArray[np.int64]
+
+CANDIDATES = 512
+BLOCK = 64
+ROWS_AT_ONCE = 2**15
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Chosen rows of X in the order in which they were chosen, and the largest residual variance that is left."""
+
+    indices: IndexArray
+    residual: float
+
+
+def greedy_variance(
+    kernel: Kernel, X: Any, m: int, *, seed: int | None, start: npt.ArrayLike | None = None
+) -> IndexArray:
+    """Indices of at most m rows of X, each the one of largest variance given those before it.
+
+    Ties are broken by a random permutation drawn from `seed`. Fewer than m come back when the residual variance has
+    run out: further points would be copies. `start` is an earlier selection to be extended: it is kept, in its order.
+    """
+    return select(kernel, X, m, seed=seed, start=start).indices
+
+
+def select(
+    kernel: Kernel,
+    X: Any,
+    m: int,
+    *,
+    seed: int | None,
+    start: npt.ArrayLike | None = None,
+    numerics: Numerics = DEFAULT_NUMERICS,
+) -> Selection:
+    """`greedy_variance` with what else is known at its end."""
+    inputs = as_matrix(X, "X")
+    n = len(inputs)
+    given = np.asarray([] if start is None else start, dtype=np.int64)
+    if not 1 <= m <= n:
+        raise ValueError(f"m must be between 1 and the number of rows, {n}, got {m}")
+    if given.ndim != 1 or len(given) > m or len(np.unique(given)) != len(given) or ((given < 0) | (given >= n)).any():
+        raise ValueError(f"start must be at most m={m} different row numbers below {n}, got {start!r}")
+    order = np.random.default_rng(seed).permutation(n)
+    state = _Residuals(kernel.for_inputs(inputs.shape[1]), inputs[torch.from_numpy(order)], m, numerics)
+    position = np.empty(n, dtype=np.int64)
+    position[order] = np.arange(n)
+    for block in np.array_split(position[given], range(BLOCK, len(given), BLOCK)):
+        if len(block):
+            state.add_given(block)
+    while len(state.pivots) < m and state.add_best(m - len(state.pivots)):
+        pass
+    return Selection(order[np.asarray(state.pivots, dtype=np.int64)], max(float(state.residual.max()), 0.0))
+
+
+class _Residuals:
+    """Residual variances of all rows given the pivots so far, and the factor F with K ≈ F Fᵀ that produces them."""
+
+    def __init__(self, kernel: Kernel, X: Tensor, m: int, numerics: Numerics) -> None:
+        self.kernel, self.X = kernel, X
+        self.residual = kernel.diagonal(X).clone()  # [N]; −1 for pivots, so that none is taken twice
+        self.least = numerics.selection_tolerance * float(self.residual.max())
+        self.F = X.new_empty(len(X), m)  # [N, m], the first `columns` of it in use
+        self.columns = 0
+        self.pivots: list[int] = []
+
+    def add_best(self, most: int) -> bool:
+        """Take a block of pivots, at most `most`; False if no residual is left."""
+        candidates, outside = self._candidates()
+        return self._steps(candidates, min(most, BLOCK), outside=outside) > 0
+
+    def add_given(self, positions: IndexArray) -> None:
+        """Take these rows as the next pivots, whatever their residuals."""
+        self._steps(torch.from_numpy(positions).to(self.X.device), len(positions), in_order=True)
+
+    def _candidates(self) -> tuple[Tensor, float]:
+        """Rows of largest residual, lowest position first among equals, in order of position; the largest outside."""
+        if len(self.residual) <= CANDIDATES:
+            return torch.arange(len(self.residual), device=self.X.device), -np.inf
+        values = torch.topk(self.residual, CANDIDATES + 1).values
+        threshold = values[-2]
+        above = (self.residual > threshold).nonzero()[:, 0]
+        equal = (self.residual == threshold).nonzero()[: CANDIDATES - len(above), 0]
+        return torch.cat([above, equal]).sort().values, float(values[-1])
+
+    def _steps(self, rows: Tensor, most: int, *, outside: float = -np.inf, in_order: bool = False) -> int:
+        """Greedy steps among `rows` alone, then the update of every residual; how many were taken.
+
+        They end where the best residual falls to that of the rows `outside`, unless all are to be taken `in_order`.
+        """
+        old = self.F[rows, : self.columns]  # [C, j]
+        X = self.X[rows]
+        # Residual covariance of the candidates; the steps themselves are too small to gain from anything but NumPy.
+        R = self.kernel.gram(X).addmm_(old, old.T, alpha=-1.0).cpu().numpy()  # [C, C]
+        residual = self.residual[rows].cpu().numpy().copy()
+        W: FloatArray = np.zeros((len(residual), most))  # columns that the new pivots add to the factor
+        taken: list[int] = []
+        columns: list[int] = []  # of `taken`, those that add a column: a given pivot may be a copy of an earlier one
+        for step in range(most):
+            best = step if in_order else int(residual.argmax())
+            exhausted = residual[best] <= self.least  # what is left is rounding noise
+            if not in_order and (exhausted or (taken and residual[best] <= outside)):
+                break
+            taken.append(best)
+            k = len(columns)
+            if not exhausted:
+                column = R[:, best] - W[:, :k] @ W[best, :k]
+                W[:, k] = column / np.sqrt(residual[best])
+                W[best, k] = np.sqrt(residual[best])
+                residual -= W[:, k] ** 2
+                columns.append(best)
+            residual[best] = -1.0
+        self.pivots += rows.cpu().numpy()[taken].tolist()
+        if columns:
+            self._update(rows[columns], torch.from_numpy(np.tril(W[columns, : len(columns)])).to(self.X.device))
+        self.residual[rows[taken]] = -1.0
+        return len(taken)
+
+    def _update(self, pivots: Tensor, L: Tensor) -> None:
+        """Columns of the factor for new pivots, L being the Cholesky factor of their residual covariance."""
+        j, b = self.columns, len(pivots)
+        old, Z = self.F[pivots, :j], self.X[pivots]
+        for first in range(0, len(self.X), ROWS_AT_ONCE):
+            rows = slice(first, first + ROWS_AT_ONCE)
+            K = self.kernel.cross(self.X[rows], Z).addmm_(self.F[rows, :j], old.T, alpha=-1.0)  # [rows, b]
+            torch.linalg.solve_triangular(L.T, K, upper=True, left=False, out=K)
+            self.F[rows, j : j + b] = K
+            self.residual[rows] -= torch.linalg.vector_norm(K, dim=1).square_()
+        self.columns += b

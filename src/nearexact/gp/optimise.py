@@ -1,0 +1,177 @@
+"""L-BFGS that restarts: SciPy's L-BFGS-B around an objective that may fail.
+
+A line search sometimes asks for hyperparameters at which the objective cannot be computed. That ends the current run of
+the optimiser, and a new one with an empty history starts from the best point so far (Ober et al., appendix B.1).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import OptimizeResult
+from scipy.optimize import minimize as scipy_minimize
+
+from nearexact.gp.linalg import NumericalError
+from nearexact.kernels.base import FloatArray
+
+# What an objective raises when θ is to blame. Anything else is a bug and passes through.
+FAILURES = (ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+
+Objective = Callable[[FloatArray], tuple[float, FloatArray]]
+
+
+@dataclass(frozen=True)
+class LBFGSSettings:
+    """SciPy's options; the defaults are SciPy's own but for the number of iterations."""
+
+    history: int = 10
+    max_iterations: int = 1000
+    ftol: float = 2.2e-9
+    gtol: float = 1e-5
+    max_idle_restarts: int = 20  # restarts in a row without progress; the step has then been halved that often
+
+
+DEFAULT_SETTINGS = LBFGSSettings()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where the optimiser stands after an accepted step."""
+
+    theta: FloatArray
+    value: float
+    iteration: int
+    evaluations: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best point that was evaluated, and how it was reached.
+
+    `reason` is "converged", "max iterations", "line search" (no further decrease could be found), "time limit",
+    "callback" or "restarts" (the objective kept failing next to the best point).
+    """
+
+    theta: FloatArray
+    value: float
+    reason: str
+    iterations: int
+    evaluations: int
+    restarts: int
+    seconds: float
+
+
+def minimise(
+    objective: Objective,
+    theta0: FloatArray,
+    *,
+    time_limit: float | None = None,
+    callback: Callable[[Step], None] | None = None,
+    settings: LBFGSSettings = DEFAULT_SETTINGS,
+) -> Optimum:
+    """Minimise an objective that returns its value and gradient, and may raise NumericalError or return NaN.
+
+    `callback` is called after each accepted step and may raise StopIteration to end the optimisation. `time_limit` is
+    in seconds; no evaluation starts after it, except the first.
+    """
+    run = _Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback)
+    restarts = idle = 0
+    while True:
+        origin, known = run.best_theta, run.best_value
+        reason = run.from_point(origin, 0.5**idle, settings)
+        if reason is not None:
+            break
+        if not math.isfinite(run.best_value):
+            raise NumericalError(f"the objective cannot be computed at the starting point: {run.failure}")
+        restarts += 1
+        idle = 0 if run.best_value < known else idle + 1
+        if idle > settings.max_idle_restarts:
+            reason = "restarts"
+            break
+    return Optimum(run.best_theta, run.best_value, reason, run.iterations, run.evaluations, restarts, run.seconds())
+
+
+class _ObjectiveError(Exception):
+    """The objective could not be computed."""
+
+
+class _TimeLimitError(Exception):
+    """The time limit has passed."""
+
+
+class _Run:
+    def __init__(
+        self,
+        objective: Objective,
+        theta0: FloatArray,
+        time_limit: float | None,
+        callback: Callable[[Step], None] | None,
+    ) -> None:
+        self.objective, self.time_limit, self.callback = objective, time_limit, callback
+        self.best_theta, self.best_value = theta0, math.inf
+        self.evaluations = self.iterations = 0
+        self.failure = ""
+        self.started = time.perf_counter()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+    def evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        if self.time_limit is not None and self.evaluations and self.seconds() > self.time_limit:
+            raise _TimeLimitError
+        self.evaluations += 1
+        try:
+            value, gradient = self.objective(theta)
+        except FAILURES as error:
+            self.failure = str(error)
+            raise _ObjectiveError from error
+        if not (math.isfinite(value) and np.isfinite(gradient).all()):
+            self.failure = f"its value is {value}"
+            raise _ObjectiveError
+        if value < self.best_value:
+            self.best_theta, self.best_value = theta.copy(), value
+        return value, gradient
+
+    def from_point(self, origin: FloatArray, scale: float, settings: LBFGSSettings) -> str | None:
+        """One run of L-BFGS-B in u, θ = origin + scale·u; why it stopped, or None if the objective failed.
+
+        SciPy's first step has length min(1, ‖g‖) in its own variable, so a smaller scale makes it shorter.
+        """
+
+        def in_u(u: FloatArray) -> tuple[float, FloatArray]:
+            value, gradient = self.evaluate(origin + scale * u)
+            return value, scale * gradient
+
+        def after_step(intermediate_result: OptimizeResult) -> None:
+            self.iterations += 1
+            if self.callback is not None:
+                theta = origin + scale * intermediate_result.x
+                value = float(intermediate_result.fun)
+                self.callback(Step(theta, value, self.iterations, self.evaluations, self.seconds()))
+
+        options = {
+            "maxcor": settings.history,
+            "maxiter": settings.max_iterations - self.iterations,
+            "maxfun": 20 * settings.max_iterations,
+            "ftol": settings.ftol,
+            "gtol": settings.gtol * scale,
+        }
+        try:
+            result = scipy_minimize(
+                in_u, np.zeros_like(origin), jac=True, method="L-BFGS-B", callback=after_step, options=options
+            )
+        except _ObjectiveError:
+            return None
+        except _TimeLimitError:
+            return "time limit"
+        if result.status == 0:
+            return "converged"
+        if result.status == 1:
+            return "max iterations"
+        return "callback" if result.status == 99 else "line search"

@@ -1,0 +1,56 @@
+"""Positive hyperparameters as one flat vector without constraints, and back.
+
+θ holds the kernel's parameters in their order, then the noise variance; each is floor + softplus(θ_i), so that no
+hyperparameter falls below the floor and none is bounded above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.special import expit
+from torch import Tensor
+
+from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics
+from nearexact.kernels.base import FloatArray, Kernel
+
+# A value given exactly at the floor lies this far above it: θ stays finite, and the value right to 11 digits.
+LEAST_EXCESS = 1e-16
+
+
+class ParameterLayout:
+    """Where each hyperparameter of a kernel with noise lives in θ."""
+
+    def __init__(self, kernel: Kernel, numerics: Numerics = DEFAULT_NUMERICS) -> None:
+        self.kernel = kernel
+        self.numerics = numerics
+        self.names = [
+            f"{name}[{i}]" if value.ndim else name
+            for name, value in kernel.parameters.items()
+            for i in range(value.size)
+        ] + ["noise_variance"]
+
+    def pack(self, kernel: Kernel, noise_variance: float) -> FloatArray:
+        """θ of the given values; ValueError where one lies below the floor."""
+        values = np.concatenate([np.ravel(value) for value in kernel.parameters.values()] + [[noise_variance]])
+        for name, value in zip(self.names, values, strict=True):
+            if not (np.isfinite(value) and value >= self.numerics.floor):
+                raise ValueError(f"{name} must be finite and at least {self.numerics.floor:g}, got {value:g}")
+        excess = np.maximum(values - self.numerics.floor, LEAST_EXCESS)
+        return excess + np.log(-np.expm1(-excess))  # log(expm1(excess)) without overflow
+
+    def unpack(self, theta: FloatArray) -> tuple[Kernel, float]:
+        """The kernel and noise variance at θ."""
+        values = self.numerics.floor + np.logaddexp(0.0, theta)
+        parameters, start = {}, 0
+        for name, value in self.kernel.parameters.items():
+            parameters[name] = values[start : start + value.size].reshape(value.shape)
+            start += value.size
+        return self.kernel.with_parameters(parameters), float(values[-1])
+
+    def gradient(self, theta: FloatArray, by_parameter: Mapping[str, Tensor], by_noise: float) -> FloatArray:
+        """∂/∂θ from derivatives by the hyperparameters themselves; d softplus(θ)/dθ is the logistic function."""
+        parts = [np.ravel(by_parameter[name].cpu().numpy()) for name in self.kernel.parameters]
+        slope: FloatArray = expit(theta)
+        return np.concatenate([*parts, [by_noise]]) * slope

@@ -1,0 +1,198 @@
+"""What every kernel can do: be evaluated, differentiated, printed, added and multiplied.
+
+A kernel is an immutable value: named positive parameters and a form, the mathematics that uses them. The public face
+(`__call__`, `diag`, `parameters`) takes arrays of any kind and returns the kind that came in; the fast face (`cross`,
+`gram`, `diagonal` and the vector-Jacobian products) takes float64 tensors only and is what `nearexact.gp` works with.
+Kernels never store data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from nearexact.kernels.composite import Composite
+
+FloatArray = npt.NDArray[np.float64]
+Tensors = dict[str, Tensor]
+Array = TypeVar("Array", Tensor, npt.NDArray[Any])
+
+
+class Form(Protocol):
+    """The mathematics of a kernel: functions of parameters `p` (by name) and float64 inputs, without any state."""
+
+    def cross(self, p: Tensors, X: Tensor, Z: Tensor, out: Tensor | None) -> Tensor:
+        """K [N, M] between the rows of X and Z, written into `out` if given."""
+
+    def cross_vjp(self, p: Tensors, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
+        """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p for each parameter; may overwrite K_bar and `scratch`, both [N, M]."""
+
+    def diagonal(self, p: Tensors, X: Tensor) -> Tensor:
+        """The values k(x_n, x_n), [N]."""
+
+    def diagonal_vjp(self, p: Tensors, X: Tensor, weights: Tensor) -> Tensors:
+        """Σ_n weights[n] ∂k(x_n, x_n)/∂p for each parameter."""
+
+
+class Kernel:
+    """A positive semi-definite function k(x, z) of two rows of inputs.
+
+    A kernel is a frozen dataclass whose fields are its parameters, and whose `_form` computes. Every parameter may have
+    one value per input (a scalar is broadcast over the inputs) except those listed in `shared`.
+    """
+
+    shared: ClassVar[frozenset[str]] = frozenset({"variance", "bias_variance"})
+    settings: ClassVar[tuple[str, ...]] = ()  # fields that are not parameters, such as an order
+
+    def __post_init__(self) -> None:
+        for name in self._parameter_names():
+            value = _positive(name, getattr(self, name), per_input=name not in self.shared)
+            object.__setattr__(self, name, value)  # the dataclass is frozen for everybody else
+
+    # ---- for users -------------------------------------------------------------------------------------------------
+
+    def __call__(self, X: Array, Z: Array | None = None) -> Array:
+        """Kernel matrix [N, M] between the rows of X [N, D] and Z [M, D]; Z is X if it is left out."""
+        inputs = as_matrix(X, "X")
+        kernel = self.for_inputs(inputs.shape[1])
+        if Z is None:
+            return _like(kernel.gram(inputs), X)
+        others = as_matrix(Z, "Z", inputs.device)
+        if others.shape[1] != inputs.shape[1]:
+            raise ValueError(f"X and Z must have equally many columns, got {inputs.shape[1]} and {others.shape[1]}")
+        return _like(kernel.cross(inputs, others), X)
+
+    def diag(self, X: Array) -> Array:
+        """The values k(x, x) for each row of X, [N], without forming the matrix."""
+        inputs = as_matrix(X, "X")
+        return _like(self.for_inputs(inputs.shape[1]).diagonal(inputs), X)
+
+    @property
+    def parameters(self) -> dict[str, FloatArray]:
+        """Parameter values by name, in a fixed order: arrays of shape [] or, where there is one per input, [D]."""
+        return {name: getattr(self, name) for name in self._parameter_names()}
+
+    def with_parameters(self, values: Mapping[str, npt.ArrayLike]) -> Self:
+        """The same kernel with some parameters changed."""
+        self._check_names(values)
+        return type(self)(**{**self._setting_values(), **self.parameters, **values})
+
+    def for_inputs(self, n_inputs: int) -> Self:
+        """The same kernel with one value per input for each parameter that can have one."""
+        per_input = {name: value for name, value in self.parameters.items() if name not in self.shared}
+        for name, value in per_input.items():
+            if value.ndim == 1 and len(value) != n_inputs:
+                raise ValueError(f"{name} has {len(value)} values, but the inputs have {n_inputs} columns")
+        if all(value.ndim == 1 for value in per_input.values()):
+            return self
+        return self.with_parameters({name: np.broadcast_to(value, n_inputs) for name, value in per_input.items()})
+
+    def __add__(self, other: Kernel) -> Composite:
+        from nearexact.kernels.composite import Composite  # a composite is itself a kernel: the modules need each other
+
+        return Composite("+", self, other) if isinstance(other, Kernel) else NotImplemented
+
+    def __mul__(self, other: Kernel) -> Composite:
+        from nearexact.kernels.composite import Composite
+
+        return Composite("*", self, other) if isinstance(other, Kernel) else NotImplemented
+
+    def __repr__(self) -> str:
+        settings = [f"{name}={value}" for name, value in self._setting_values().items()]
+        values = [f"{name}={_readable(value)}" for name, value in self.parameters.items()]
+        return f"{type(self).__name__}({', '.join(settings + values)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Kernel) or type(other) is not type(self):
+            return NotImplemented
+        mine, theirs = self.parameters, other.parameters
+        return (
+            self._setting_values() == other._setting_values()
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(value.tobytes() for value in self.parameters.values())))
+
+    # ---- for the models: float64 tensors, parameters already one per input -----------------------------------------
+
+    def cross(self, X: Tensor, Z: Tensor, out: Tensor | None = None) -> Tensor:
+        """K [N, M] between the rows of X and Z, written into `out` if given."""
+        return self._form().cross(self._tensors(X), X, Z, out)
+
+    def gram(self, X: Tensor, out: Tensor | None = None) -> Tensor:
+        """K [N, N] of X with itself, its diagonal free of the rounding noise that `cross` leaves there."""
+        K = self.cross(X, X, out)
+        K.diagonal().copy_(self.diagonal(X))
+        return K
+
+    def cross_vjp(self, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
+        """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p by parameter name; may overwrite K_bar and `scratch`, both [N, M]."""
+        return self._form().cross_vjp(self._tensors(X), X, Z, K_bar, scratch)
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        """The values k(x_n, x_n), [N]."""
+        return self._form().diagonal(self._tensors(X), X)
+
+    def diagonal_vjp(self, X: Tensor, weights: Tensor) -> Tensors:
+        """Σ_n weights[n] ∂k(x_n, x_n)/∂p by parameter name."""
+        return self._form().diagonal_vjp(self._tensors(X), X, weights)
+
+    def _form(self) -> Form:
+        raise TypeError(f"{type(self).__name__} must define _form")
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _tensors(self, like: Tensor) -> Tensors:
+        return {name: torch.tensor(value, device=like.device) for name, value in self.parameters.items()}
+
+    def _parameter_names(self) -> list[str]:
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]  # every kernel is a dataclass
+        return [name for name in names if name not in self.settings]
+
+    def _setting_values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.settings}
+
+    def _check_names(self, values: Mapping[str, npt.ArrayLike]) -> None:
+        unknown = sorted(set(values) - set(self.parameters))
+        if unknown:
+            raise ValueError(f"this kernel has the parameters {list(self.parameters)}, got {unknown}")
+
+
+def as_matrix(X: Any, name: str, device: torch.device | None = None) -> Tensor:
+    """A float64 matrix [N, D] from a tensor, array or nested list, or a ValueError that says what came."""
+    try:
+        matrix = torch.as_tensor(X, dtype=torch.float64, device=device).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a numeric matrix, got {type(X).__name__}: {error}") from error
+    if matrix.ndim != 2 or matrix.shape[1] == 0:
+        raise ValueError(f"{name} must be a matrix with at least one column, got shape {tuple(matrix.shape)}")
+    return matrix
+
+
+def _positive(name: str, value: npt.ArrayLike, *, per_input: bool) -> FloatArray:
+    """A checked, read-only copy of a parameter's value."""
+    array = np.array(value, dtype=np.float64)
+    if array.size == 0 or array.ndim > (1 if per_input else 0):
+        expected = "a number or one number per input" if per_input else "one number"
+        raise ValueError(f"{name} must be {expected}, got shape {array.shape}")
+    if not (np.isfinite(array).all() and (array > 0).all()):
+        raise ValueError(f"{name} must be positive and finite, got {_readable(array)}")
+    array.flags.writeable = False
+    return array
+
+
+def _readable(value: FloatArray) -> str:
+    return f"{value:.4g}" if value.ndim == 0 else f"[{', '.join(f'{number:.4g}' for number in value)}]"
+
+
+def _like(result: Tensor, given: Array) -> Array:
+    return result if isinstance(given, Tensor) else result.numpy()

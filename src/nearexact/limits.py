@@ -1,0 +1,41 @@
+"""Limits that users write down: sizes such as "2GB" in bytes, and how much memory there is."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import torch
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_bytes(size: int | float | str) -> int:
+    """Bytes from a number or from text such as "500MB", "2 GB" (powers of 1000) or "1GiB" (powers of 1024)."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", size, flags=re.IGNORECASE)
+        value = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0.0
+    elif isinstance(size, (int, float)) and not isinstance(size, bool):
+        value = float(size)
+    else:
+        value = 0.0
+    if not 1.0 <= value < float("inf"):
+        raise ValueError(f'a memory size must be a positive number of bytes or text such as "2GB", got {size!r}')
+    return int(value)
+
+
+def memory_budget(limit: int | float | str | None, device: torch.device) -> int:
+    """The limit in bytes; without one, half of the memory that is free on the device."""
+    return parse_bytes(limit) if limit is not None else free_memory(device) // 2
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be allocated now without swapping."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo", encoding="ascii") as meminfo:
+            kilobytes = next(line.split()[1] for line in meminfo if line.startswith("MemAvailable:"))
+        return int(kilobytes) * 1024
+    except (OSError, StopIteration):  # not Linux: what is installed, since what is free is not told in a portable way
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
