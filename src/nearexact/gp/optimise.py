@@ -83,14 +83,13 @@ def minimise(
     run = _Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback)
     restarts = idle = 0
     while True:
-        origin, known = run.best_theta, run.best_value
-        reason = run.from_point(origin, 0.5**idle, settings)
+        reason = run.from_point(run.best_theta, 0.5**idle, settings)
         if reason is not None:
             break
         if not math.isfinite(run.best_value):
             raise NumericalError(f"the objective cannot be computed at the starting point: {run.failure}")
         restarts += 1
-        idle = 0 if run.best_value < known else idle + 1
+        idle = 0 if run.best_value < run.start_value else idle + 1
         if idle > settings.max_idle_restarts:
             reason = "restarts"
             break
@@ -115,6 +114,7 @@ class _Run:
     ) -> None:
         self.objective, self.time_limit, self.callback = objective, time_limit, callback
         self.best_theta, self.best_value = theta0, math.inf
+        self.start_value = math.inf  # where the current run of L-BFGS-B began
         self.evaluations = self.iterations = 0
         self.failure = ""
         self.started = time.perf_counter()
@@ -144,8 +144,11 @@ class _Run:
         SciPy's first step has length min(1, ‖g‖) in its own variable, so a smaller scale makes it shorter.
         """
 
+        self.start_value = math.inf
+
         def in_u(u: FloatArray) -> tuple[float, FloatArray]:
             value, gradient = self.evaluate(origin + scale * u)
+            self.start_value = min(self.start_value, value) if not u.any() else self.start_value
             return value, scale * gradient
 
         def after_step(intermediate_result: OptimizeResult) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from nearexact.kernels.base import Form, Kernel, Tensors
 
 # The product form |x|² + |z|² − 2xz leaves an error of a few eps·(|x|² + |z|²) in a squared distance. Pairs closer than
-# this fraction of |x|² + |z|² are computed again from differences, which keeps the relative error below 1e-9. Kernels
+# this fraction of |x|² + |z|² are treated by differences instead, which keeps the relative error below 1e-9. Kernels
 # that are smooth at distance zero notice such errors only where the norms are large.
 NEAR = 1e-6
 LARGE_NORM = 1e5
@@ -36,33 +36,42 @@ class Distances:
         centre = Z.mean(0)
         self.Z = Z - centre  # [M, D]
         self.features = X.new_empty(len(X), 2 * self.d + 1)  # Φ  [N, 2D + 1]
-        self.X, squares = self.features[:, : self.d], self.features[:, self.d : -1]
+        self.X, self.squares = self.features[:, : self.d], self.features[:, self.d : -1]
         torch.sub(X, centre, out=self.X)
-        torch.mul(self.X, self.X, out=squares)
+        torch.mul(self.X, self.X, out=self.squares)
         self.features[:, -1] = 1.0
+        self.near: list[tuple[Tensor, Tensor]] = []  # rows of X and of Z that nearly coincide
 
-    def scaled(self, weights: Tensor, out: Tensor | None, *, scale: float, restore: bool = False) -> Tensor:
-        """scale·Σ_d weights_d (x_nd − z_md)²: [N, M]."""
+    def scaled(self, weights: Tensor, out: Tensor | None, *, scale: float, singular: bool = False) -> Tensor:
+        """scale·Σ_d weights_d (x_nd − z_md)²: [N, M]. `singular` is for kernels that are not smooth at 0."""
         weights = weights * scale
-        norms = self.Z.square() @ weights  # [M]
+        norms = self.Z.square() @ weights  # scale·|z|²  [M]
         of_Z = torch.cat([self.Z * (-2.0 * weights), weights.expand_as(self.Z), norms[:, None]], dim=1)
         Q = torch.mm(self.features, of_Z.T, out=out)
-        if restore or float(norms.abs().max()) > LARGE_NORM:  # a pair is near only if both norms are large
-            self._restore_near_pairs(Q, weights, norms)
+        if singular or float(norms.abs().max()) > LARGE_NORM:  # near pairs have large norms only if both rows have
+            bounds = (self.squares @ weights)[:, None] + norms  # scale·(|x|² + |z|²)  [N, M]
+            rows, columns = (Q.abs() <= bounds.abs_().mul_(NEAR)).nonzero(as_tuple=True)
+            parts = torch.split(torch.stack([rows, columns], dim=1), PAIRS_AT_ONCE)
+            self.near = [(part[:, 0], part[:, 1]) for part in parts]
+            for n, m in self.near:
+                Q[n, m] = self._squared_differences(n, m) @ weights
         return Q
 
     def weighted(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ_nm H_nm (x_nd − z_md)² for every d, [D], and Σ_nm H_nm, from one thin product with H."""
+        """Σ_nm H_nm (x_nd − z_md)² for every d, [D], and Σ_nm H_nm, by one thin product with H. Overwrites H."""
+        squares, total = self.Z.new_zeros(self.d), self.Z.new_zeros(())
+        for n, m in self.near:
+            weights = H[n, m]
+            squares += weights @ self._squared_differences(n, m)
+            total += weights.sum()
+            H[n, m] = 0.0
         sums = self.features.T @ H  # Σ_n Φ_n H_nm  [2D + 1, M]
-        linear, quadratic, total = sums[: self.d], sums[self.d : -1], sums[-1]
-        return (quadratic + self.Z.T * (self.Z.T * total - 2.0 * linear)).sum(1), total.sum()
+        of_X, of_X_squared, of_1 = sums[: self.d], sums[self.d : -1], sums[-1]
+        squares += (of_X_squared + self.Z.T * (self.Z.T * of_1 - 2.0 * of_X)).sum(1)
+        return squares, total + of_1.sum()
 
-    def _restore_near_pairs(self, Q: Tensor, weights: Tensor, norms: Tensor) -> None:
-        bounds = (self.features[:, self.d : -1] @ weights)[:, None] + norms  # scale·(|x|² + |z|²)  [N, M]
-        rows, columns = (Q.abs() < bounds.abs_().mul_(NEAR)).nonzero(as_tuple=True)
-        for start in range(0, len(rows), PAIRS_AT_ONCE):
-            n, m = rows[start : start + PAIRS_AT_ONCE], columns[start : start + PAIRS_AT_ONCE]
-            Q[n, m] = (self.X[n] - self.Z[m]).square_() @ weights
+    def _squared_differences(self, n: Tensor, m: Tensor) -> Tensor:
+        return (self.X[n] - self.Z[m]).square_()  # [pairs, D]
 
 
 def constant_diagonal(p: Tensors, X: Tensor) -> Tensor:
@@ -103,7 +112,7 @@ class MaternForm:
 
     def _root(self, p: Tensors, distances: Distances, out: Tensor | None) -> Tensor:
         weights = p["lengthscales"] ** -2.0
-        return distances.scaled(weights, out, scale=self.scale, restore=self.singular_at_zero).clamp_(min=0.0).sqrt_()
+        return distances.scaled(weights, out, scale=self.scale, singular=self.singular_at_zero).clamp_(min=0.0).sqrt_()
 
 
 # The variance multiplies the exponential instead of adding its logarithm to the exponent: that would save a pass over
@@ -141,10 +150,10 @@ class PeriodicForm:
     def cross_vjp(self, p: Tensors, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
         distances = self._distances(p, X, Z)
         H = exponentials(distances, self._weights(p), scratch).mul_(K_bar)  # K_bar ∘ K / variance
-        squares, total = distances.weighted(H)
         A, B = distances.X, distances.Z  # points on circles, shifted  [N, 2D], [M, 2D]
         period_bar = self._period_vjp(p, X, H @ B - H.sum(1, keepdim=True) * A)
         period_bar += self._period_vjp(p, Z, H.T @ A - H.sum(0)[:, None] * B)
+        squares, total = distances.weighted(H)
         cosines, sines = squares.chunk(2)
         return {
             "period": period_bar * p["variance"],

@@ -1,0 +1,93 @@
+"""Exact GPR against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process import kernels as sk
+
+from nearexact.gp import chunks as chunks_module
+from nearexact.gp import gpr_objective
+from nearexact.kernels import Kernel, Linear, Matern12, Matern32, Matern52, SquaredExponential
+from tests.gp import dense
+from tests.problems import KERNELS, regression
+
+LENGTHSCALES = np.array([0.6, 1.1, 2.0])
+NOISE = 0.05
+WITH_TWINS = {
+    "squared_exponential": (SquaredExponential(LENGTHSCALES, 1.7), sk.RBF(LENGTHSCALES)),
+    "matern12": (Matern12(LENGTHSCALES, 1.7), sk.Matern(LENGTHSCALES, nu=0.5)),
+    "matern32": (Matern32(LENGTHSCALES, 1.7), sk.Matern(LENGTHSCALES, nu=1.5)),
+    "matern52": (Matern52(LENGTHSCALES, 1.7), sk.Matern(LENGTHSCALES, nu=2.5)),
+}
+
+
+def sklearns(base: sk.Kernel, X: np.ndarray, y: np.ndarray) -> GaussianProcessRegressor:
+    kernel = sk.ConstantKernel(1.7) * base + sk.WhiteKernel(NOISE)
+    return GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(X, y)
+
+
+@pytest.mark.parametrize(("kernel", "twin"), WITH_TWINS.values(), ids=WITH_TWINS.keys())
+def test_value_gradient_and_predictions_equal_sklearns(kernel: Kernel, twin: sk.Kernel) -> None:
+    X, y = regression(150)
+    X_new = regression(20, seed=4)[0]
+    theirs = sklearns(twin, X, y)
+    lml, by_log = theirs.log_marginal_likelihood(theirs.kernel_.theta, eval_gradient=True)
+    objective = gpr_objective(kernel, NOISE, X, y)
+    value, by_parameter, by_noise = objective.value_and_gradient(kernel, NOISE)
+    assert value == pytest.approx(lml, rel=1e-8)
+    # Theirs is by log variance, log lengthscales, log noise.
+    ours = [
+        1.7 * float(by_parameter["variance"]),
+        *(LENGTHSCALES * by_parameter["lengthscales"].numpy()),
+        NOISE * by_noise,
+    ]
+    assert ours == pytest.approx(by_log.tolist(), rel=1e-8)
+
+    posterior = objective.factorise(kernel, NOISE)
+    mean, covariance = theirs.predict(X_new, return_cov=True)
+    got_mean, got_variance = posterior.predict(X_new)
+    joint_mean, joint = posterior.joint(X_new)
+    latent = covariance - NOISE * np.eye(len(X_new))
+    assert np.allclose(got_mean, mean, rtol=1e-8, atol=1e-10)
+    assert np.allclose(joint_mean, mean, rtol=1e-8, atol=1e-10)
+    assert np.allclose(got_variance, np.diag(latent), rtol=1e-8, atol=1e-10)
+    assert np.allclose(joint, latent, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+def test_value_is_the_gaussian_density_and_gradient_its_derivative(kernel: Kernel) -> None:
+    X, y = regression(40)
+    objective = gpr_objective(kernel, NOISE, X, y)
+    value, gradient = objective(objective.theta0)
+    assert -value == pytest.approx(dense.lml(kernel, NOISE, X, y), rel=1e-9)
+    step = 1e-5
+    for i, name in enumerate(objective.layout.names):
+        change = np.zeros_like(gradient)
+        change[i] = step
+        expected = (objective(objective.theta0 + change)[0] - objective(objective.theta0 - change)[0]) / (2 * step)
+        assert gradient[i] == pytest.approx(expected, rel=1e-5, abs=1e-6 * abs(value)), name
+
+
+def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = regression(700)
+    one = gpr_objective(SquaredExponential() + Linear(), NOISE, X, y)
+    value, gradient = one(one.theta0)
+    monkeypatch.setattr(chunks_module, "CHUNK_ELEMENTS", 300 * 700)
+    many = gpr_objective(SquaredExponential() + Linear(), NOISE, X, y)
+    assert many(many.theta0)[0] == pytest.approx(value, rel=1e-12)
+    assert many(many.theta0)[1] == pytest.approx(gradient, rel=1e-9)
+
+
+def test_samples_have_the_posterior_mean_and_covariance() -> None:
+    X, y = regression(60)
+    kernel = SquaredExponential(LENGTHSCALES)
+    posterior = gpr_objective(kernel, NOISE, X, y).factorise(kernel, NOISE)
+    X_new = regression(4, seed=5)[0]
+    mean, covariance = posterior.joint(X_new)
+    samples = posterior.sample(X_new, 200_000, seed=1)
+    error = 5.0 / np.sqrt(200_000)
+    assert torch.allclose(samples.mean(0), mean, atol=error)
+    assert torch.allclose(torch.cov(samples.T), covariance, atol=2 * error)

@@ -1,0 +1,143 @@
+"""L-BFGS that restarts: converges like SciPy where nothing fails, and still gets there where something does."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize, rosen, rosen_der
+
+from nearexact.gp import LBFGSSettings, NumericalError, Step, minimise
+
+START = np.array([-1.2, 1.0, 0.5])
+
+
+def rosenbrock(theta: np.ndarray) -> tuple[float, np.ndarray]:
+    return float(rosen(theta)), rosen_der(theta)
+
+
+def test_is_scipys_where_nothing_fails() -> None:
+    result = minimise(rosenbrock, START)
+    theirs = minimize(rosenbrock, START, jac=True, method="L-BFGS-B", options={"maxiter": 1000})
+    assert result.theta == pytest.approx(theirs.x, abs=1e-8)
+    assert (result.iterations, result.evaluations) == (theirs.nit, theirs.nfev)
+    assert (result.reason, result.restarts) == ("converged", 0)
+
+
+@pytest.mark.parametrize("failure", ["nan", "infinite", "nan gradient", "raises", "linear algebra"])
+def test_restarts_where_a_region_cannot_be_evaluated(failure: str) -> None:
+    """The first line search oversteps into a region in which nothing can be computed; the path itself stays clear."""
+
+    def walled(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = rosenbrock(theta)
+        if theta[2] > 0.85 and theta[0] < 0.5:
+            if failure == "raises":
+                raise NumericalError("no")
+            if failure == "linear algebra":
+                raise np.linalg.LinAlgError("no")
+            gradient = np.full_like(gradient, math.nan) if failure == "nan gradient" else gradient
+            value = {"nan": math.nan, "infinite": math.inf}.get(failure, value)
+        return value, gradient
+
+    result = minimise(walled, START)
+    assert result.restarts > 0
+    assert result.reason == "converged"
+    assert result.theta == pytest.approx(np.ones(3), abs=1e-3)
+
+
+def test_first_step_into_failure_is_shortened_until_it_succeeds() -> None:
+    """SciPy always tries a first step of length 1; here everything further than 1e-3 from known points fails."""
+    known = [np.zeros(2)]
+
+    def narrow(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if min(np.abs(theta - point).max() for point in known) > 1e-3:
+            return math.nan, np.zeros(2)
+        known.append(theta.copy())
+        return float(((theta - 0.01) ** 2).sum()), 2.0 * (theta - 0.01)
+
+    result = minimise(narrow, np.zeros(2), settings=LBFGSSettings(ftol=0.0, gtol=1e-7))
+    assert result.restarts >= 5
+    assert result.theta == pytest.approx([0.01, 0.01], abs=1e-5)
+
+
+def test_gives_up_where_every_step_fails_and_returns_the_start() -> None:
+    def isolated(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        return (1.0, np.ones(2)) if (theta == 0.0).all() else (math.nan, np.ones(2))
+
+    result = minimise(isolated, np.zeros(2), settings=LBFGSSettings(max_idle_restarts=7))
+    assert (result.reason, result.value, result.restarts) == ("restarts", 1.0, 8)
+    assert result.theta.tolist() == [0.0, 0.0]
+
+
+def test_a_start_that_cannot_be_evaluated_is_an_error() -> None:
+    with pytest.raises(NumericalError, match="cannot be computed at the starting point: its value is nan"):
+        minimise(lambda theta: (math.nan, theta), START)
+
+    def raising(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        raise NumericalError("K_ZZ is hopeless")
+
+    with pytest.raises(NumericalError, match="starting point: K_ZZ is hopeless"):
+        minimise(raising, START)
+
+
+def test_bugs_are_not_mistaken_for_numerical_failure() -> None:
+    def broken(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        raise TypeError("a bug")
+
+    with pytest.raises(TypeError, match="a bug"):
+        minimise(broken, START)
+
+
+def test_time_limit_ends_after_the_evaluation_that_crosses_it() -> None:
+    def slow(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        time.sleep(0.05)
+        return rosenbrock(theta)
+
+    result = minimise(slow, START, time_limit=0.22)
+    assert result.reason == "time limit"
+    assert 3 <= result.evaluations <= 6
+    assert result.value < rosenbrock(START)[0]
+    assert minimise(slow, START, time_limit=0.0).evaluations == 1
+
+
+def test_callback_sees_every_step_and_can_stop() -> None:
+    steps: list[Step] = []
+    result = minimise(rosenbrock, START, callback=steps.append)
+    assert [step.iteration for step in steps] == list(range(1, result.iterations + 1))
+    assert all(step.value == rosenbrock(step.theta)[0] for step in steps)
+    assert [step.value for step in steps] == sorted((step.value for step in steps), reverse=True)
+    assert sorted(step.seconds for step in steps) == [step.seconds for step in steps]
+
+    def stop_at_five(step: Step) -> None:
+        if step.iteration == 5:
+            raise StopIteration
+
+    stopped = minimise(rosenbrock, START, callback=stop_at_five)
+    assert (stopped.reason, stopped.iterations) == ("callback", 5)
+    assert stopped.value == steps[4].value
+
+
+def test_iterations_are_limited_across_restarts() -> None:
+    result = minimise(rosenbrock, START, settings=LBFGSSettings(max_iterations=7))
+    assert (result.reason, result.iterations) == ("max iterations", 7)
+
+
+def test_the_best_point_is_returned_even_if_it_was_not_the_last() -> None:
+    seen: list[float] = []
+
+    def recorded(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = rosenbrock(theta)
+        seen.append(value)
+        return value, gradient
+
+    result = minimise(recorded, START, settings=LBFGSSettings(max_iterations=9))
+    assert result.value == min(seen)
+    assert result.evaluations == len(seen)
+
+
+def test_the_start_is_not_modified() -> None:
+    start = START.copy()
+    minimise(rosenbrock, start)
+    assert np.array_equal(start, START)

@@ -1,0 +1,228 @@
+"""SGPR against the dense formulas, against GPyTorch, against finite differences, and within its memory."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from nearexact.gp import Numerics, SparseObjective, sgpr_objective
+from nearexact.gp import chunks as chunks_module
+from nearexact.gp import sparse as sparse_module
+from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, SquaredExponential
+from tests.gp import dense
+from tests.kernels.test_conformance import LargestTensor
+from tests.problems import KERNELS, regression
+
+every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+NOISE = 0.05
+
+
+@every_kernel
+def test_bounds_equal_the_dense_formulas(kernel: Kernel) -> None:
+    X, y = regression(60)
+    Z = X[:11]
+    model = sgpr_objective(kernel, NOISE, X, y, Z).factorise(kernel, NOISE)
+    assert model.elbo == pytest.approx(dense.elbo(kernel, NOISE, X, y, Z, model.jitter), rel=1e-8)
+    assert model.upper_bound == pytest.approx(dense.upper_bound(kernel, NOISE, X, y, Z, model.jitter), rel=1e-8)
+
+
+@every_kernel
+def test_predictions_equal_the_dense_formulas(kernel: Kernel) -> None:
+    X, y = regression(60)
+    Z, X_new = X[:9], regression(15, seed=5)[0]
+    model = sgpr_objective(kernel, NOISE, X, y, Z).factorise(kernel, NOISE)
+    mean, covariance = dense.predict(kernel, NOISE, X, y, Z, X_new, model.jitter)
+    scale = np.abs(covariance).max()
+    posterior = model.posterior()
+    got_mean, got_variance = posterior.predict(X_new)
+    assert np.allclose(got_mean, mean, rtol=1e-7, atol=1e-7)
+    assert np.allclose(got_variance, np.diag(covariance), rtol=1e-7, atol=1e-8 * scale)
+    joint_mean, joint = posterior.joint(X_new)
+    assert np.allclose(joint_mean, got_mean, rtol=1e-10)
+    assert np.allclose(joint, covariance, rtol=1e-7, atol=1e-8 * scale)
+
+
+@every_kernel
+@pytest.mark.parametrize("merge_condition", [0.0, np.inf], ids=["solve by chunk", "merged solve"])
+def test_gradient_agrees_with_finite_differences(kernel: Kernel, merge_condition: float) -> None:
+    X, y = regression(50)
+    objective = SparseObjective(kernel, NOISE, X, y, X[:7], numerics=Numerics(merge_condition=merge_condition))
+    theta = objective.theta0
+    value, gradient = objective(theta)
+    assert gradient.shape == theta.shape == (len(objective.layout.names),)
+    step = 1e-5
+    for i, name in enumerate(objective.layout.names):
+        change = np.zeros_like(theta)
+        change[i] = step
+        expected = (objective(theta + change)[0] - objective(theta - change)[0]) / (2 * step)
+        assert gradient[i] == pytest.approx(expected, rel=1e-5, abs=1e-6 * abs(value)), name
+
+
+def test_theta_is_the_point_at_which_it_was_made() -> None:
+    X, y = regression(40)
+    kernel = Matern12([0.5, 2.0, 7.0], 3.0)
+    objective = sgpr_objective(kernel, 0.2, X, y, X[:5])
+    assert objective(objective.theta0)[0] == pytest.approx(-dense.elbo(kernel, 0.2, X, y, X[:5]), rel=1e-9)
+    assert objective.layout.names == [
+        "lengthscales[0]",
+        "lengthscales[1]",
+        "lengthscales[2]",
+        "variance",
+        "noise_variance",
+    ]
+
+
+class GPyTorchSGPR(gpytorch.models.ExactGP):  # type: ignore[misc]
+    def __init__(self, X: torch.Tensor, y: torch.Tensor, Z: torch.Tensor, kernel: SquaredExponential, s: float) -> None:
+        super().__init__(X, y, gpytorch.likelihoods.GaussianLikelihood())
+        base = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=X.shape[1]))
+        self.mean_module = gpytorch.means.ZeroMean()
+        self.covar_module = gpytorch.kernels.InducingPointKernel(base, Z.clone(), self.likelihood)
+        self.double()
+        base.base_kernel.lengthscale = torch.tensor(kernel.parameters["lengthscales"])
+        base.outputscale = torch.tensor(kernel.parameters["variance"])
+        self.likelihood.noise = torch.tensor(s, dtype=torch.float64)
+
+    def forward(self, X: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+    def elbo_and_gradient(self) -> tuple[float, dict[str, np.ndarray]]:
+        X, y = self.train_inputs[0], self.train_targets
+        self.train()
+        elbo = gpytorch.mlls.ExactMarginalLogLikelihood(self.likelihood, self)(self(X), y) * len(y)
+        elbo.backward()
+        base = self.covar_module.base_kernel
+        raw = {
+            "lengthscales": base.base_kernel.raw_lengthscale,
+            "variance": base.raw_outputscale,
+            "noise": self.likelihood.noise_covar.raw_noise,
+        }
+        return float(elbo), {n: (r.grad / torch.sigmoid(r)).detach().numpy().ravel() for n, r in raw.items()}
+
+
+@pytest.mark.parametrize("merge_condition", [0.0, np.inf], ids=["solve by chunk", "merged solve"])
+def test_value_and_gradient_equal_gpytorchs(merge_condition: float) -> None:
+    X, y = regression(400)
+    kernel = SquaredExponential([0.6, 1.1, 2.0], 1.7)
+    tensors = torch.tensor(X), torch.tensor(y)
+    expected, gradients = GPyTorchSGPR(*tensors, tensors[0][:20], kernel, NOISE).elbo_and_gradient()
+    # GPyTorch adds jitter only where the factorisation fails, and here it does not.
+    numerics = Numerics(first_jitter=0.0, merge_condition=merge_condition)
+    objective = SparseObjective(kernel, NOISE, X, y, X[:20], numerics=numerics)
+    value, by_parameter, by_noise = objective.value_and_gradient(kernel, NOISE)
+    assert value == pytest.approx(expected, rel=1e-6)
+    assert by_parameter["lengthscales"].numpy() == pytest.approx(gradients["lengthscales"], rel=1e-6)
+    assert float(by_parameter["variance"]) == pytest.approx(gradients["variance"][0], rel=1e-6)
+    assert by_noise == pytest.approx(gradients["noise"][0], rel=1e-6)
+
+
+def test_samples_have_the_posterior_mean_and_covariance() -> None:
+    X, y = regression(60)
+    kernel = SquaredExponential([0.6, 1.1, 2.0])
+    posterior = sgpr_objective(kernel, NOISE, X, y, X[:9]).factorise(kernel, NOISE).posterior()
+    X_new = regression(4, seed=5)[0]
+    mean, covariance = posterior.joint(X_new)
+    samples = posterior.sample(X_new, 200_000, seed=1)
+    error = 5.0 / np.sqrt(200_000)  # five standard errors of unit variance
+    assert torch.allclose(samples.mean(0), mean, atol=error)
+    assert torch.allclose(torch.cov(samples.T), covariance, atol=2 * error)
+    assert torch.equal(samples, posterior.sample(X_new, 200_000, seed=1))
+    assert not torch.equal(samples, posterior.sample(X_new, 200_000, seed=2))
+
+
+@pytest.mark.parametrize("kernel", [SquaredExponential(1.5), Matern12(1.5), ArcCosine(1) + Linear()], ids=repr)
+def test_memory_limit_changes_nothing_but_memory(kernel: Kernel) -> None:
+    n, m = 30_000, 40
+    X, y = regression(n)
+    plenty = sgpr_objective(kernel, NOISE, X, y, X[:m], memory_limit="1GB")
+    scarce = sgpr_objective(kernel, NOISE, X, y, X[:m], memory_limit="4MB")
+    assert plenty.plan.keeps_v
+    assert not scarce.plan.keeps_v
+    assert scarce.plan.rows < plenty.plan.rows
+    value, gradient = plenty(plenty.theta0)
+    with LargestTensor() as largest:
+        limited_value, limited_gradient = scarce(scarce.theta0)
+    assert limited_value == pytest.approx(value, rel=1e-10)
+    assert np.allclose(limited_gradient, gradient, rtol=1e-8, atol=1e-10 * np.abs(gradient).max())
+    assert largest.elements * 8 < 4e6 < n * m * 8  # no array of size [N, M], nor anything near it
+    assert scarce.factorise(*scarce.layout.unpack(scarce.theta0)).elbo == pytest.approx(-value, rel=1e-10)
+
+
+def test_no_array_is_larger_than_n_by_m() -> None:
+    n, m = 3000, 50
+    X, y = regression(n)
+    objective = sgpr_objective(SquaredExponential(), NOISE, X, y, X[:m])
+    with LargestTensor() as largest:
+        objective(objective.theta0)
+    assert largest.elements <= n * m
+
+
+def test_a_memory_limit_too_small_for_the_points_is_refused() -> None:
+    X, y = regression(2000)
+    with pytest.raises(ValueError, match=r"1000 inducing points need at least 7. MB, but the memory limit is 50 MB"):
+        sgpr_objective(SquaredExponential(), NOISE, X, y, X[:1000], memory_limit="50MB")
+
+
+def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One chunk, many chunks with a short last one, and blocks of G: the same numbers."""
+    X, y = regression(1000)
+    one = sgpr_objective(SquaredExponential(), NOISE, X, y, X[:150])
+    value, gradient = one(one.theta0)
+    monkeypatch.setattr(chunks_module, "CHUNK_ELEMENTS", 300 * 150)
+    monkeypatch.setattr(sparse_module, "GRAM_BLOCK", 37)
+    many = sgpr_objective(SquaredExponential(), NOISE, X, y, X[:150])
+    assert (one.plan.rows, many.plan.rows) == (1000, 300)
+    assert many(many.theta0)[0] == pytest.approx(value, rel=1e-12)
+    assert many(many.theta0)[1] == pytest.approx(gradient, rel=1e-9)
+    posterior = many.factorise(*many.layout.unpack(many.theta0)).posterior()
+    mean, variance = posterior.predict(X)
+    joint_mean, covariance = posterior.joint(X)
+    assert torch.allclose(mean, joint_mean, rtol=1e-10)
+    assert torch.allclose(variance, covariance.diagonal(), rtol=1e-8, atol=1e-12)
+
+
+def test_evaluations_do_not_disturb_each_other() -> None:
+    X, y = regression(300)
+    objective = sgpr_objective(SquaredExponential(), NOISE, X, y, X[:20])
+    first = objective(objective.theta0)
+    objective(objective.theta0 + 0.5)
+    objective.factorise(*objective.layout.unpack(objective.theta0 - 0.5))
+    again = objective(objective.theta0)
+    assert first[0] == again[0]
+    assert np.array_equal(first[1], again[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.ones(5)}, "X must be a matrix"),
+        ({"y": np.ones(4)}, "X and y must have equally many rows, at least one, got 5 and 4"),
+        ({"y": np.ones((5, 1))}, "y must be a vector, got shape \\(5, 1\\)"),
+        ({"y": ["a"] * 5}, "y must be a numeric vector"),
+        ({"y": [1.0, 2.0, np.nan, np.inf, 1.0]}, "y must be finite, got 2 NaN or infinite values"),
+        ({"X": np.full((5, 2), np.nan)}, "X must be finite, got 10"),
+        ({"X": np.ones((0, 2)), "y": []}, "got 0 and 0"),
+        ({"Z": np.ones((2, 3))}, "Z must have the 2 columns of X"),
+        ({"Z": np.ones((0, 2))}, "at least one row"),
+        ({"noise_variance": 1e-6}, "noise_variance must be finite and at least 1e-05, got 1e-06"),
+        (
+            {"kernel": SquaredExponential([1.0, 1e-9])},
+            r"lengthscales\[1\] must be finite and at least 1e-05, got 1e-09",
+        ),
+        ({"kernel": SquaredExponential([1.0] * 3)}, "lengthscales has 3 values"),
+        ({"memory_limit": "lots"}, "text such as \"2GB\", got 'lots'"),
+        ({"memory_limit": -1}, "got -1"),
+    ],
+)
+def test_wrong_arguments_are_named(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {
+        "kernel": SquaredExponential(),
+        "noise_variance": 0.1,
+        "X": np.random.default_rng(0).normal(size=(5, 2)),
+        "y": np.arange(5.0),
+        "Z": np.zeros((2, 2)),
+    }
+    with pytest.raises(ValueError, match=message):
+        sgpr_objective(**(arguments | change))  # type: ignore[arg-type]

@@ -1,0 +1,93 @@
+"""Kernels as values: names, readable representations, and errors that say what was expected and what came."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Periodic, SquaredExponential
+
+
+def test_a_scalar_is_broadcast_over_the_inputs() -> None:
+    X = np.random.default_rng(0).normal(size=(6, 4))
+    assert np.array_equal(SquaredExponential(0.5)(X), SquaredExponential([0.5] * 4)(X))
+    assert SquaredExponential(0.5).for_inputs(4) == SquaredExponential([0.5] * 4)
+    assert Periodic(2.0, 0.5).for_inputs(2).parameters["period"].tolist() == [2.0, 2.0]
+
+
+def test_parameters_have_names_and_an_order() -> None:
+    kernel = ArcCosine(1, [1.0, 2.0], 3.0, 4.0) + Linear(5.0)
+    values = {name: value.tolist() for name, value in kernel.parameters.items()}
+    assert values == {
+        "0.weight_variances": [1.0, 2.0],
+        "0.bias_variance": 3.0,
+        "0.variance": 4.0,
+        "1.variances": 5.0,
+        "1.bias_variance": 1.0,
+    }
+    changed = kernel.with_parameters({"1.variances": 6.0})
+    assert changed == ArcCosine(1, [1.0, 2.0], 3.0, 4.0) + Linear(6.0)
+
+
+def test_kernels_cannot_be_changed() -> None:
+    kernel = SquaredExponential([1.0, 2.0])
+    with pytest.raises(AttributeError):
+        kernel.variance = 2.0  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        kernel.parameters["lengthscales"][0] = 3.0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (SquaredExponential(), "SquaredExponential(lengthscales=1, variance=1)"),
+        (Matern12([0.123456, 1e6], 2), "Matern12(lengthscales=[0.1235, 1e+06], variance=2)"),
+        (ArcCosine(2), "ArcCosine(order=2, weight_variances=1, bias_variance=1, variance=1)"),
+        (
+            (Linear() + Linear()) * Linear(),
+            "(Linear(variances=1, bias_variance=1) + Linear(variances=1, bias_variance=1))"
+            " * Linear(variances=1, bias_variance=1)",
+        ),
+    ],
+)
+def test_repr_is_readable(kernel: Kernel, expected: str) -> None:
+    assert repr(kernel) == expected
+
+
+def test_equal_means_same_formula_and_same_values() -> None:
+    assert SquaredExponential(2.0) == SquaredExponential(2.0)
+    assert SquaredExponential() != Matern12()
+    assert ArcCosine(0) != ArcCosine(1)
+    assert Linear() + Matern12() != Linear() * Matern12()
+    assert SquaredExponential(2.0) != SquaredExponential([2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: SquaredExponential(-1.0), "lengthscales must be positive and finite, got -1"),
+        (lambda: SquaredExponential([1.0, np.nan]), "lengthscales must be positive and finite, got \\[1, nan\\]"),
+        (lambda: SquaredExponential(1.0, np.inf), "variance must be positive and finite, got inf"),
+        (lambda: SquaredExponential(1.0, [1.0, 2.0]), "variance must be one number, got shape \\(2,\\)"),
+        (lambda: SquaredExponential([[1.0]]), "lengthscales must be a number or one number per input"),
+        (lambda: SquaredExponential([]), "got shape \\(0,\\)"),
+        (lambda: ArcCosine(3), "order must be 0, 1 or 2, got 3"),
+        (lambda: Linear().with_parameters({"variance": 1.0}), "has the parameters .*'variances'.*got \\['variance'\\]"),
+        (lambda: (Linear() + Linear()).with_parameters({"2.variances": 1.0}), "got \\['2.variances'\\]"),
+        (lambda: SquaredExponential([1.0, 2.0])(np.ones((3, 3))), "lengthscales has 2 values.*3 columns"),
+        (lambda: SquaredExponential()(np.ones(3)), "X must be a matrix .* got shape \\(3,\\)"),
+        (lambda: SquaredExponential()(np.ones((3, 0))), "at least one column"),
+        (lambda: SquaredExponential()(np.ones((3, 2)), np.ones((3, 1))), "equally many columns, got 2 and 1"),
+        (lambda: SquaredExponential()(np.array([["a", "b"]])), "X must be a numeric matrix"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=message):
+        wrong()
+
+
+def test_only_kernels_can_be_added() -> None:
+    with pytest.raises(TypeError):
+        SquaredExponential() + 1.0  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        SquaredExponential() * 2.0  # type: ignore[operator]

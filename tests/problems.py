@@ -1,0 +1,45 @@
+"""Small problems and the kernels that every test of the mathematics runs through."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, SquaredExponential
+
+SIMPLE: dict[str, Kernel] = {
+    "squared_exponential": SquaredExponential([0.6, 1.1, 2.0], 1.7),
+    "matern12": Matern12([0.6, 1.1, 2.0], 1.7),
+    "matern32": Matern32([0.6, 1.1, 2.0], 1.7),
+    "matern52": Matern52([0.6, 1.1, 2.0], 1.7),
+    "arc_cosine_0": ArcCosine(0, [1.0, 0.2, 3.0], 0.7, 1.4),
+    "arc_cosine_1": ArcCosine(1, [1.0, 0.2, 3.0], 0.7, 1.4),
+    "arc_cosine_2": ArcCosine(2, [1.0, 0.2, 0.5], 0.7, 0.6),
+    "linear": Linear([1.0, 0.2, 3.0], 0.7),
+    "periodic": Periodic([1.5, 2.0, 3.0], [1.0, 2.0, 0.5], 1.3),
+}
+COMPOSED: dict[str, Kernel] = {
+    "sum": SIMPLE["squared_exponential"] + SIMPLE["linear"],
+    "product": SIMPLE["matern12"] * SIMPLE["periodic"],
+    "nested": (SIMPLE["matern32"] + SIMPLE["arc_cosine_1"]) * SIMPLE["linear"],
+    "three_factors": SIMPLE["linear"] * SIMPLE["arc_cosine_0"] * SIMPLE["matern52"],
+}
+KERNELS = SIMPLE | COMPOSED
+
+
+def regression(n: int, seed: int = 0, d: int = 3, noise: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
+    """A smooth function of d inputs with noise."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * X.sum(1) + noise * rng.normal(size=n)
+    return X, y
+
+
+def awkward_inputs(n: int = 24, seed: int = 3) -> np.ndarray:
+    """Three columns with duplicated rows, nearly duplicated rows, a row of zeros and rows along one ray."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    X[1] = X[0]
+    X[2] = X[0] * (1.0 + 1e-9)
+    X[3] = 0.0
+    X[5], X[6] = 2.0 * X[4], -X[4]
+    return X
