@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, SquaredExponential
 
@@ -43,3 +44,9 @@ def awkward_inputs(n: int = 24, seed: int = 3) -> np.ndarray:
     X[3] = 0.0
     X[5], X[6] = 2.0 * X[4], -X[4]
     return X
+
+
+def features(kernel: Kernel, *inputs: np.ndarray) -> tuple[torch.Tensor, ...]:
+    """Features of several matrices that will meet."""
+    centre = torch.tensor(inputs[-1]).mean(0)
+    return tuple(kernel.features(torch.tensor(X), centre) for X in inputs)

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearexact.kernels import Kernel
-from tests.problems import KERNELS, SIMPLE, awkward_inputs
+from tests.problems import KERNELS, SIMPLE, awkward_inputs, features
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 
@@ -44,14 +44,13 @@ def test_does_not_depend_on_which_rows_come_together(kernel: Kernel) -> None:
 def test_gradients_agree_with_finite_differences(kernel: Kernel) -> None:
     """On generic rows and on coinciding, nearly coinciding, zero and parallel ones."""
     rng = np.random.default_rng(1)
-    X = torch.tensor(awkward_inputs())
-    Z = torch.tensor(np.concatenate([awkward_inputs()[:8], awkward_inputs(seed=4)[:4]]))
-    K_bar, weights = torch.tensor(rng.normal(size=(len(X), len(Z)))), torch.tensor(rng.normal(size=len(X)))
-    cross, diagonal = kernel.cross_vjp(X, Z, K_bar.clone()), kernel.diagonal_vjp(X, weights)
+    A, B = features(kernel, awkward_inputs(), np.concatenate([awkward_inputs()[:8], awkward_inputs(seed=4)[:4]]))
+    K_bar, weights = torch.tensor(rng.normal(size=(len(A), len(B)))), torch.tensor(rng.normal(size=len(A)))
+    cross, diagonal = kernel.cross_vjp(A, B, K_bar.clone()), kernel.diagonal_vjp(A, weights)
     assert list(cross) == list(diagonal) == list(kernel.parameters)
 
     def contracted(changed: Kernel) -> np.ndarray:
-        return np.array([float((changed.cross(X, Z) * K_bar).sum()), float(changed.diagonal(X) @ weights)])
+        return np.array([float((changed.cross(A, B) * K_bar).sum()), float(changed.diagonal(A) @ weights)])
 
     step = 1e-5
     for name, value in kernel.parameters.items():
@@ -70,9 +69,9 @@ def test_gradients_agree_with_finite_differences(kernel: Kernel) -> None:
 @every_kernel
 def test_gradients_at_coinciding_points_are_finite_and_right(kernel: Kernel) -> None:
     """At x = z the kernel is its diagonal, and so are its derivatives."""
-    X = torch.tensor(awkward_inputs())
-    weights = torch.linspace(-1.0, 2.0, len(X), dtype=torch.float64)
-    cross, diagonal = kernel.cross_vjp(X, X, torch.diag(weights)), kernel.diagonal_vjp(X, weights)
+    (A,) = features(kernel, awkward_inputs())
+    weights = torch.linspace(-1.0, 2.0, len(A), dtype=torch.float64)
+    cross, diagonal = kernel.cross_vjp(A, A, torch.diag(weights)), kernel.diagonal_vjp(A, weights)
     for name in kernel.parameters:
         assert torch.isfinite(cross[name]).all()
         assert torch.allclose(
@@ -116,22 +115,22 @@ class LargestTensor(TorchDispatchMode):
 def test_stationary_gradients_build_no_three_dimensional_array(name: str) -> None:
     n, m, d = 300, 80, 3
     rng = np.random.default_rng(0)
-    X, Z = torch.tensor(rng.normal(size=(n, d))), torch.tensor(rng.normal(size=(m, d)))
+    A, B = features(SIMPLE[name], rng.normal(size=(n, d)), rng.normal(size=(m, d)))
     with LargestTensor() as largest:
-        SIMPLE[name].cross_vjp(X, Z, torch.ones(n, m, dtype=torch.float64))
+        SIMPLE[name].cross_vjp(A, B, torch.ones(n, m, dtype=torch.float64))
     assert n * m <= largest.elements < 1.01 * n * m
 
 
 @every_kernel
 def test_writes_into_the_buffer_it_is_given(kernel: Kernel) -> None:
-    X, Z = torch.tensor(awkward_inputs()), torch.tensor(awkward_inputs(seed=4)[:7])
-    out = torch.full((len(X), len(Z)), torch.nan, dtype=torch.float64)
-    result = kernel.cross(X, Z, out=out)
+    A, B = features(kernel, awkward_inputs(), awkward_inputs(seed=4)[:7])
+    out = torch.full((len(A), len(B)), torch.nan, dtype=torch.float64)
+    result = kernel.cross(A, B, out=out)
     assert result.data_ptr() == out.data_ptr()
-    assert torch.equal(out, kernel.cross(X, Z))
+    assert torch.equal(out, kernel.cross(A, B))
     K_bar = torch.ones_like(out)
-    with_scratch = kernel.cross_vjp(X, Z, K_bar.clone(), scratch=out)
-    for name, value in kernel.cross_vjp(X, Z, K_bar).items():
+    with_scratch = kernel.cross_vjp(A, B, K_bar.clone(), scratch=out)
+    for name, value in kernel.cross_vjp(A, B, K_bar).items():
         assert torch.equal(value, with_scratch[name])
 
 

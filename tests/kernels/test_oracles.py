@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from sklearn.gaussian_process import kernels as sk
 
 from nearexact.kernels import ArcCosine, Linear, Matern12, Matern32, Matern52, Periodic, SquaredExponential
-from tests.problems import awkward_inputs, regression
+from tests.problems import awkward_inputs, features, regression
 
 LENGTHSCALES = np.array([0.6, 1.1, 2.0])
 MATERN = {0.5: Matern12, 1.5: Matern32, 2.5: Matern52}
@@ -32,13 +32,14 @@ def test_matern_is_sklearns(nu: float) -> None:
 
 @pytest.mark.parametrize("nu", MATERN)
 def test_matern_gradient_is_gpytorchs(nu: float) -> None:
-    X, Z = (torch.tensor(regression(n, seed)[0]) for n, seed in ((20, 0), (9, 1)))
+    X, Z = regression(20)[0], regression(9, seed=1)[0]
     K_bar = torch.tensor(np.random.default_rng(2).normal(size=(20, 9)))
     theirs = gpytorch.kernels.MaternKernel(nu=nu, ard_num_dims=3).double()
     theirs.lengthscale = torch.tensor(LENGTHSCALES)
-    (theirs(X, Z).to_dense() * K_bar).sum().backward()
+    (theirs(torch.tensor(X), torch.tensor(Z)).to_dense() * K_bar).sum().backward()
     expected = theirs.raw_lengthscale.grad[0] / torch.sigmoid(theirs.raw_lengthscale[0])
-    got = MATERN[nu](LENGTHSCALES).cross_vjp(X, Z, K_bar.clone())["lengthscales"]
+    ours = MATERN[nu](LENGTHSCALES)
+    got = ours.cross_vjp(*features(ours, X, Z), K_bar.clone())["lengthscales"]
     assert torch.allclose(got, expected, rtol=1e-8)
 
 

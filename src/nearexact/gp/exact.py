@@ -32,7 +32,8 @@ class ExactPosterior:
 
     kernel: Kernel
     noise_variance: float
-    X: Tensor  # [N, D]
+    centre: Tensor  # from which features are measured [D]
+    of_X: Tensor  # features of the inputs [N, F]
     y: Tensor  # [N]
     L: Tensor  # chol(K + sI)  [N, N]
     repairs: Repairs
@@ -50,21 +51,22 @@ class ExactPosterior:
 
     def predict(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance [N*] of the latent function at each row of X, in chunks."""
-        inputs = as_matrix(X, "X", self.X.device)
+        inputs = as_matrix(X, "X", self.y.device)
         mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
-        for rows in row_chunks(len(inputs), chunk_rows(len(self.X))):
-            K = self.kernel.cross(inputs[rows], self.X)  # [rows, N]
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
+            features = self.kernel.features(inputs[rows], self.centre)
+            K = self.kernel.cross(features, self.of_X)  # [rows, N]
             mean[rows] = K @ self.weights
-            variance[rows] = self.kernel.diagonal(inputs[rows]) - solve_rows(self.L, K).square_().sum(1)
+            variance[rows] = self.kernel.diagonal(features) - solve_rows(self.L, K).square_().sum(1)
         return mean, clamp_variances(variance, self.repairs)
 
     def joint(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean [N*] and full covariance [N*, N*] of the latent function at the rows of X."""
-        inputs = as_matrix(X, "X", self.X.device)
-        K = self.kernel.cross(inputs, self.X)  # [N*, N]
+        features = self.kernel.features(as_matrix(X, "X", self.y.device), self.centre)
+        K = self.kernel.cross(features, self.of_X)  # [N*, N]
         mean = K @ self.weights
         V = solve_rows(self.L, K)
-        covariance = self.kernel.gram(inputs).addmm_(V, V.T, alpha=-1.0)
+        covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0)
         clamp_variances(covariance.diagonal(), self.repairs)
         return mean, covariance
 
@@ -85,6 +87,8 @@ class ExactObjective:
         self.layout = ParameterLayout(kernel, numerics)
         self.theta0 = self.layout.pack(kernel, noise_variance)
         self.repairs = Repairs()
+        self._centre = self.X.mean(0)
+        self._features = kernel.features(self.X, self._centre)
         self._K: Tensor | None = None  # [N, N], reused by every evaluation
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
@@ -99,10 +103,10 @@ class ExactObjective:
         """The model at these hyperparameters."""
         if self._K is None:
             self._K = self.X.new_empty(len(self.X), len(self.X))
-        K = kernel.gram(self.X, out=self._K)
+        K = kernel.gram(self._features, out=self._K)
         K.diagonal().add_(noise_variance)
         L, _ = jittered_cholesky(K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics)
-        return ExactPosterior(kernel, noise_variance, self.X, self.y, L, self.repairs)
+        return ExactPosterior(kernel, noise_variance, self._centre, self._features, self.y, L, self.repairs)
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
         """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""
@@ -115,6 +119,6 @@ class ExactObjective:
             left, right = slice(0, rows.start), slice(0, rows.stop)
             K_bar = torch.addr(K_inv[rows, right], alpha[rows], alpha[right], beta=-0.5, alpha=0.5)
             K_bar[:, left].mul_(2.0)
-            add_to(gradients, kernel.cross_vjp(self.X[rows], self.X[right], K_bar))
+            add_to(gradients, kernel.cross_vjp(self._features[rows], self._features[right], K_bar))
         by_noise = 0.5 * float(alpha @ alpha - K_inv.diagonal().sum())
         return model.lml, gradients, by_noise

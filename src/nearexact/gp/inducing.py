@@ -64,7 +64,9 @@ def select(
     if given.ndim != 1 or len(given) > m or len(np.unique(given)) != len(given) or ((given < 0) | (given >= n)).any():
         raise ValueError(f"start must be at most m={m} different row numbers below {n}, got {start!r}")
     order = np.random.default_rng(seed).permutation(n)
-    state = _Residuals(kernel.for_inputs(inputs.shape[1]), inputs[torch.from_numpy(order)], m, numerics)
+    kernel = kernel.for_inputs(inputs.shape[1])
+    features = kernel.features(inputs[torch.from_numpy(order)], inputs.mean(0))
+    state = _Residuals(kernel, features, m, numerics)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
     for block in np.array_split(position[given], range(BLOCK, len(given), BLOCK)):
@@ -78,11 +80,11 @@ def select(
 class _Residuals:
     """Residual variances of all rows given the pivots so far, and the factor F with K ≈ F Fᵀ that produces them."""
 
-    def __init__(self, kernel: Kernel, X: Tensor, m: int, numerics: Numerics) -> None:
-        self.kernel, self.X = kernel, X
-        self.residual = kernel.diagonal(X).clone()  # [N]; −1 for pivots, so that none is taken twice
+    def __init__(self, kernel: Kernel, of_X: Tensor, m: int, numerics: Numerics) -> None:
+        self.kernel, self.of_X = kernel, of_X
+        self.residual = kernel.diagonal(of_X).clone()  # [N]; −1 for pivots, so that none is taken twice
         self.least = numerics.selection_tolerance * float(self.residual.max())
-        self.F = X.new_empty(len(X), m)  # [N, m], the first `columns` of it in use
+        self.F = of_X.new_empty(len(of_X), m)  # [N, m], the first `columns` of it in use
         self.columns = 0
         self.pivots: list[int] = []
 
@@ -93,12 +95,12 @@ class _Residuals:
 
     def add_given(self, positions: IndexArray) -> None:
         """Take these rows as the next pivots, whatever their residuals."""
-        self._steps(torch.from_numpy(positions).to(self.X.device), len(positions), in_order=True)
+        self._steps(torch.from_numpy(positions).to(self.of_X.device), len(positions), in_order=True)
 
     def _candidates(self) -> tuple[Tensor, float]:
         """Rows of largest residual, lowest position first among equals, in order of position; the largest outside."""
         if len(self.residual) <= CANDIDATES:
-            return torch.arange(len(self.residual), device=self.X.device), -np.inf
+            return torch.arange(len(self.residual), device=self.of_X.device), -np.inf
         values = torch.topk(self.residual, CANDIDATES + 1).values
         threshold = values[-2]
         above = (self.residual > threshold).nonzero()[:, 0]
@@ -111,9 +113,8 @@ class _Residuals:
         They end where the best residual falls to that of the rows `outside`, unless all are to be taken `in_order`.
         """
         old = self.F[rows, : self.columns]  # [C, j]
-        X = self.X[rows]
         # Residual covariance of the candidates; the steps themselves are too small to gain from anything but NumPy.
-        R = self.kernel.gram(X).addmm_(old, old.T, alpha=-1.0).cpu().numpy()  # [C, C]
+        R = self.kernel.gram(self.of_X[rows]).addmm_(old, old.T, alpha=-1.0).cpu().numpy()  # [C, C]
         residual = self.residual[rows].cpu().numpy().copy()
         W: FloatArray = np.zeros((len(residual), most))  # columns that the new pivots add to the factor
         taken: list[int] = []
@@ -134,17 +135,17 @@ class _Residuals:
             residual[best] = -1.0
         self.pivots += rows.cpu().numpy()[taken].tolist()
         if columns:
-            self._update(rows[columns], torch.from_numpy(np.tril(W[columns, : len(columns)])).to(self.X.device))
+            self._update(rows[columns], torch.from_numpy(np.tril(W[columns, : len(columns)])).to(self.of_X.device))
         self.residual[rows[taken]] = -1.0
         return len(taken)
 
     def _update(self, pivots: Tensor, L: Tensor) -> None:
         """Columns of the factor for new pivots, L being the Cholesky factor of their residual covariance."""
         j, b = self.columns, len(pivots)
-        old, Z = self.F[pivots, :j], self.X[pivots]
-        for first in range(0, len(self.X), ROWS_AT_ONCE):
+        old, of_Z = self.F[pivots, :j], self.of_X[pivots]
+        for first in range(0, len(self.of_X), ROWS_AT_ONCE):
             rows = slice(first, first + ROWS_AT_ONCE)
-            K = self.kernel.cross(self.X[rows], Z).addmm_(self.F[rows, :j], old.T, alpha=-1.0)  # [rows, b]
+            K = self.kernel.cross(self.of_X[rows], of_Z).addmm_(self.F[rows, :j], old.T, alpha=-1.0)  # [rows, b]
             torch.linalg.solve_triangular(L.T, K, upper=True, left=False, out=K)
             self.F[rows, j : j + b] = K
             self.residual[rows] -= torch.linalg.vector_norm(K, dim=1).square_()

@@ -81,15 +81,18 @@ def minimise(
     in seconds; no evaluation starts after it, except the first.
     """
     run = _Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback)
+    try:
+        run.evaluate(run.best_theta)
+    except _ObjectiveError as error:
+        raise NumericalError(f"the objective cannot be computed at the starting point: {error}") from error
     restarts = idle = 0
     while True:
-        reason = run.from_point(run.best_theta, 0.5**idle, settings)
+        start_value = run.best_value
+        reason = run.from_best(0.5**idle, settings)
         if reason is not None:
             break
-        if not math.isfinite(run.best_value):
-            raise NumericalError(f"the objective cannot be computed at the starting point: {run.failure}")
         restarts += 1
-        idle = 0 if run.best_value < run.start_value else idle + 1
+        idle = 0 if run.best_value < start_value else idle + 1
         if idle > settings.max_idle_restarts:
             reason = "restarts"
             break
@@ -113,10 +116,8 @@ class _Run:
         callback: Callable[[Step], None] | None,
     ) -> None:
         self.objective, self.time_limit, self.callback = objective, time_limit, callback
-        self.best_theta, self.best_value = theta0, math.inf
-        self.start_value = math.inf  # where the current run of L-BFGS-B began
+        self.best_theta, self.best_value, self.best_gradient = theta0, math.inf, np.zeros_like(theta0)
         self.evaluations = self.iterations = 0
-        self.failure = ""
         self.started = time.perf_counter()
 
     def seconds(self) -> float:
@@ -129,26 +130,24 @@ class _Run:
         try:
             value, gradient = self.objective(theta)
         except FAILURES as error:
-            self.failure = str(error)
-            raise _ObjectiveError from error
+            raise _ObjectiveError(str(error)) from error
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
-            self.failure = f"its value is {value}"
-            raise _ObjectiveError
+            raise _ObjectiveError(f"its value is {value}")
         if value < self.best_value:
-            self.best_theta, self.best_value = theta.copy(), value
+            self.best_theta, self.best_value, self.best_gradient = theta.copy(), value, gradient.copy()
         return value, gradient
 
-    def from_point(self, origin: FloatArray, scale: float, settings: LBFGSSettings) -> str | None:
-        """One run of L-BFGS-B in u, θ = origin + scale·u; why it stopped, or None if the objective failed.
+    def from_best(self, scale: float, settings: LBFGSSettings) -> str | None:
+        """One run of L-BFGS-B in u, θ = best θ + scale·u; why it stopped, or None if the objective failed.
 
         SciPy's first step has length min(1, ‖g‖) in its own variable, so a smaller scale makes it shorter.
         """
-
-        self.start_value = math.inf
+        origin, value_there, gradient_there = self.best_theta, self.best_value, self.best_gradient
 
         def in_u(u: FloatArray) -> tuple[float, FloatArray]:
+            if not u.any():  # where the run starts: known already
+                return value_there, scale * gradient_there
             value, gradient = self.evaluate(origin + scale * u)
-            self.start_value = min(self.start_value, value) if not u.any() else self.start_value
             return value, scale * gradient
 
         def after_step(intermediate_result: OptimizeResult) -> None:

@@ -46,6 +46,7 @@ class Factorisation:
     kernel: Kernel
     noise_variance: float  # s
     Z: Tensor  # inducing points [M, D]
+    of_Z: Tensor  # features of Z [M, F]
     L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
     jitter: float
     n: int
@@ -112,17 +113,17 @@ class SparsePosterior:
         inputs = as_matrix(X, "X", self.Z.device)
         mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
         for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
-            V, U = self._projections(inputs[rows])
+            features, V, U = self._projections(inputs[rows])
             mean[rows] = V @ self.weights
             # k(x, x) − v*ᵀv* + v*ᵀB⁻¹v*
-            variance[rows] = self.kernel.diagonal(inputs[rows]) - V.square_().sum(1) + U.square_().sum(1)
+            variance[rows] = self.kernel.diagonal(features) - V.square_().sum(1) + U.square_().sum(1)
         return mean, clamp_variances(variance, self.repairs)
 
     def joint(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean [N] and full covariance [N, N] of the latent function at the rows of X."""
         inputs = as_matrix(X, "X", self.Z.device)
-        V, U = self._projections(inputs)
-        covariance = self.kernel.gram(inputs).addmm_(V, V.T, alpha=-1.0).addmm_(U, U.T)
+        features, V, U = self._projections(inputs)
+        covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0).addmm_(U, U.T)
         clamp_variances(covariance.diagonal(), self.repairs)
         return V @ self.weights, covariance
 
@@ -130,10 +131,12 @@ class SparsePosterior:
         """Draws of the latent function at the rows of X: [n_samples, N]."""
         return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
 
-    def _projections(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """L⁻¹k_Zx and L_B⁻¹L⁻¹k_Zx for each row x: [N, M] both."""
-        V = solve_rows(self.L, self.kernel.cross(X, self.Z))
-        return V, solve_rows(self.L_B, V.clone())
+    def _projections(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of each row x, and L⁻¹k_Zx and L_B⁻¹L⁻¹k_Zx, [N, M] both."""
+        centre = self.Z.mean(0)
+        features = self.kernel.features(X, centre)
+        V = solve_rows(self.L, self.kernel.cross(features, self.kernel.features(self.Z, centre)))
+        return features, V, solve_rows(self.L_B, V.clone())
 
 
 class SparseObjective:
@@ -165,10 +168,12 @@ class SparseObjective:
         self.layout = ParameterLayout(kernel, numerics)
         self.theta0 = self.layout.pack(kernel, noise_variance)
         self.repairs = Repairs()
-        self.plan = MemoryPlan.within(
-            memory_budget(memory_limit, self.X.device), len(self.X), self.X.shape[1], len(self.Z)
-        )
+        self._centre = self.Z.mean(0)
+        n_features = kernel.features(self.Z[:1], self._centre).shape[1]
+        budget = memory_budget(memory_limit, self.X.device)
+        self.plan = MemoryPlan.within(budget, len(self.X), len(self.Z), n_features)
         self._yy = float(self.y @ self.y)
+        self._features = kernel.features(self.X, self._centre) if self.plan.keeps_features else None
         self._stored: Tensor | None = None  # V of all rows, or of one chunk where it is recomputed
         self._adjoint: Tensor | None = None  # adjoint of K_XZ of one chunk
 
@@ -182,21 +187,35 @@ class SparseObjective:
 
     def factorise(self, kernel: Kernel, noise_variance: float) -> Factorisation:
         """First sweep: everything about the model at these hyperparameters but its gradient."""
-        L, jitter = jittered_cholesky(kernel.gram(self.Z), self.repairs, what="K_ZZ", numerics=self.numerics)
+        of_Z = kernel.features(self.Z, self._centre)
+        L, jitter = jittered_cholesky(kernel.gram(of_Z), self.repairs, what="K_ZZ", numerics=self.numerics)
         m = len(self.Z)
         G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
         trace, largest_ratio = self.X.new_zeros(()), self.X.new_zeros(())
         for rows in self._chunks():
-            V = self._fill(self._rows_of_V(rows), rows, kernel, L)
+            of_X = self._of_rows(kernel, rows)
+            V = solve_rows(L, kernel.cross(of_X, of_Z, out=self._rows_of_V(rows)))
             add_gram(G, V)
             b.addmv_(V.T, self.y[rows])
-            q, k = torch.linalg.vector_norm(V, dim=1).square_(), kernel.diagonal(self.X[rows])
+            q, k = torch.linalg.vector_norm(V, dim=1).square_(), kernel.diagonal(of_X)
             trace += (k - q).sum()
             largest_ratio = torch.maximum(largest_ratio, (q / k).max())
         checked, repaired = repair_trace(float(trace), float(largest_ratio), self.repairs, self.numerics)
         mirror_lower(G)
         return Factorisation(
-            kernel, noise_variance, self.Z, L, jitter, len(self.X), self._yy, G, b, checked, repaired, self.repairs
+            kernel,
+            noise_variance,
+            self.Z,
+            of_Z,
+            L,
+            jitter,
+            len(self.X),
+            self._yy,
+            G,
+            b,
+            checked,
+            repaired,
+            self.repairs,
         )
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
@@ -220,7 +239,7 @@ class SparseObjective:
         # K̄_ZZ = −½ L⁻ᵀ W L⁻¹. Written as Ḡ2 G + b̄bᵀ, W would cancel badly where K_ZZ is ill-conditioned.
         W = (trace_counts * G - B_inv_G).div_(s).addr_(w, w, alpha=1.0 / s**2)  # [M, M]
         K_ZZ_bar = solve_rows(L, solve_rows(L, 0.5 * (W + W.T), transposed=True).T, transposed=True).mul_(-0.5)
-        add_to(gradients, kernel.cross_vjp(self.Z, self.Z, K_ZZ_bar.contiguous()))
+        add_to(gradients, kernel.cross_vjp(f.of_Z, f.of_Z, K_ZZ_bar.contiguous()))
 
         Gw = G @ w
         by_noise = (
@@ -241,15 +260,14 @@ class SparseObjective:
             G_bar2, b_bar = solve_rows(f.L, G_bar2.clone(), transposed=True), b_bar.clone()
             solve_rows(f.L, b_bar[None, :], transposed=True)
         for rows in self._chunks():
-            V = self._rows_of_V(rows)
+            V, of_X = self._rows_of_V(rows), self._of_rows(f.kernel, rows)
             if not self.plan.keeps_v:
-                self._fill(V, rows, f.kernel, f.L)
+                solve_rows(f.L, f.kernel.cross(of_X, f.of_Z, out=V))
             K_bar = torch.mm(V, G_bar2, out=self._adjoint_buffer(rows)).addr_(self.y[rows], b_bar)
             if not merged:
                 solve_rows(f.L, K_bar, transposed=True)
-            X = self.X[rows]
-            add_to(gradients, f.kernel.cross_vjp(X, self.Z, K_bar, scratch=V))  # V is not needed any more
-            add_to(gradients, f.kernel.diagonal_vjp(X, X.new_full((len(X),), k_bar)))
+            add_to(gradients, f.kernel.cross_vjp(of_X, f.of_Z, K_bar, scratch=V))  # V is not needed any more
+            add_to(gradients, f.kernel.diagonal_vjp(of_X, of_X.new_full((len(of_X),), k_bar)))
         return gradients
 
     def _may_merge(self, L: Tensor) -> bool:
@@ -268,8 +286,9 @@ class SparseObjective:
     def _chunks(self) -> Iterator[slice]:
         return row_chunks(len(self.X), self.plan.rows)
 
-    def _fill(self, V: Tensor, rows: slice, kernel: Kernel, L: Tensor) -> Tensor:
-        return solve_rows(L, kernel.cross(self.X[rows], self.Z, out=V))
+    def _of_rows(self, kernel: Kernel, rows: slice) -> Tensor:
+        """Features of rows of X; they do not depend on the kernel's parameters."""
+        return kernel.features(self.X[rows], self._centre) if self._features is None else self._features[rows]
 
     def _rows_of_V(self, rows: slice) -> Tensor:
         if self._stored is None:
@@ -284,17 +303,18 @@ class SparseObjective:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How the sweeps stay within a number of bytes."""
+    """How the sweeps stay within a number of bytes: what is stored of [N, ·] arrays, and what computed again."""
 
     rows: int  # of a chunk
     keeps_v: bool
+    keeps_features: bool
 
     @staticmethod
-    def within(budget: int, n: int, d: int, m: int) -> MemoryPlan:
+    def within(budget: int, n: int, m: int, n_features: int) -> MemoryPlan:
         rows = min(n, chunk_rows(m))
 
-        def needed(rows: int) -> int:  # chunks: V, its adjoint and one temporary, features of the inputs twice
-            return 8 * (SQUARE_ARRAYS * m * m + rows * (3 * m + 6 * d))
+        def needed(rows: int) -> int:  # chunks: V, its adjoint and a temporary; features and what they are made from
+            return 8 * (SQUARE_ARRAYS * m * m + rows * (3 * m + 2 * n_features))
 
         while needed(rows) > budget and rows > FEWEST_ROWS:
             rows = max(rows // 2, FEWEST_ROWS)
@@ -303,7 +323,9 @@ class MemoryPlan:
                 f"{m} inducing points need at least {needed(rows) / 1e6:.0f} MB,"
                 f" but the memory limit is {budget / 1e6:.0f} MB: take fewer points or allow more memory"
             )
-        return MemoryPlan(rows, keeps_v=needed(rows) + 8 * n * m <= budget)
+        keeps_v = needed(rows) + 8 * n * m <= budget  # first: it saves more
+        used = needed(rows) + (8 * n * m if keeps_v else 0)
+        return MemoryPlan(rows, keeps_v, keeps_features=used + 8 * n * n_features <= budget)
 
 
 def add_gram(G: Tensor, V: Tensor) -> None:

@@ -1,9 +1,9 @@
 """What every kernel can do: be evaluated, differentiated, printed, added and multiplied.
 
 A kernel is an immutable value: named positive parameters and a form, the mathematics that uses them. The public face
-(`__call__`, `diag`, `parameters`) takes arrays of any kind and returns the kind that came in; the fast face (`cross`,
-`gram`, `diagonal` and the vector-Jacobian products) takes float64 tensors only and is what `nearexact.gp` works with.
-Kernels never store data.
+(`__call__`, `diag`, `parameters`) takes arrays of any kind and returns the kind that came in. The fast face is what
+`nearexact.gp` works with: `features` turns inputs into whatever of them does not depend on the parameters, once, and
+`cross`, `gram`, `diagonal` and the vector-Jacobian products take features. Kernels never store data.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ Array = TypeVar("Array", Tensor, npt.NDArray[Any])
 
 
 class Form(Protocol):
-    """The mathematics of a kernel: functions of parameters `p` (by name) and float64 inputs, without any state."""
+    """The mathematics of a kernel: functions of parameters `p` (by name) and quadratic features A, B. No state."""
 
-    def cross(self, p: Tensors, X: Tensor, Z: Tensor, out: Tensor | None) -> Tensor:
-        """K [N, M] between the rows of X and Z, written into `out` if given."""
+    @property
+    def uses_differences(self) -> bool:
+        """Whether inputs may be shifted: then they are measured from a centre, so that an offset costs no digits."""
 
-    def cross_vjp(self, p: Tensors, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
+    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
+        """K [N, M], written into `out` if given."""
+
+    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
         """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p for each parameter; may overwrite K_bar and `scratch`, both [N, M]."""
 
-    def diagonal(self, p: Tensors, X: Tensor) -> Tensor:
+    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
         """The values k(x_n, x_n), [N]."""
 
-    def diagonal_vjp(self, p: Tensors, X: Tensor, weights: Tensor) -> Tensors:
+    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
         """Σ_n weights[n] ∂k(x_n, x_n)/∂p for each parameter."""
 
 
@@ -63,16 +67,18 @@ class Kernel:
         inputs = as_matrix(X, "X")
         kernel = self.for_inputs(inputs.shape[1])
         if Z is None:
-            return _like(kernel.gram(inputs), X)
+            return _like(kernel.gram(kernel.features(inputs, inputs.mean(0))), X)
         others = as_matrix(Z, "Z", inputs.device)
         if others.shape[1] != inputs.shape[1]:
             raise ValueError(f"X and Z must have equally many columns, got {inputs.shape[1]} and {others.shape[1]}")
-        return _like(kernel.cross(inputs, others), X)
+        centre = others.mean(0)
+        return _like(kernel.cross(kernel.features(inputs, centre), kernel.features(others, centre)), X)
 
     def diag(self, X: Array) -> Array:
         """The values k(x, x) for each row of X, [N], without forming the matrix."""
         inputs = as_matrix(X, "X")
-        return _like(self.for_inputs(inputs.shape[1]).diagonal(inputs), X)
+        kernel = self.for_inputs(inputs.shape[1])
+        return _like(kernel.diagonal(kernel.features(inputs, inputs.mean(0))), X)
 
     @property
     def parameters(self) -> dict[str, FloatArray]:
@@ -124,27 +130,31 @@ class Kernel:
 
     # ---- for the models: float64 tensors, parameters already one per input -----------------------------------------
 
-    def cross(self, X: Tensor, Z: Tensor, out: Tensor | None = None) -> Tensor:
-        """K [N, M] between the rows of X and Z, written into `out` if given."""
-        return self._form().cross(self._tensors(X), X, Z, out)
+    def features(self, X: Tensor, centre: Tensor) -> Tensor:
+        """What of X [N, D] does not depend on parameters, row by row: [N, F]. Rows that meet need the same centre."""
+        return quadratic_features(X - centre if self._form().uses_differences else X)
 
-    def gram(self, X: Tensor, out: Tensor | None = None) -> Tensor:
-        """K [N, N] of X with itself, its diagonal free of the rounding noise that `cross` leaves there."""
-        K = self.cross(X, X, out)
-        K.diagonal().copy_(self.diagonal(X))
+    def cross(self, A: Tensor, B: Tensor, out: Tensor | None = None) -> Tensor:
+        """K [N, M] between rows with features A and B, written into `out` if given."""
+        return self._form().cross(self._tensors(A), A, B, out)
+
+    def gram(self, A: Tensor, out: Tensor | None = None) -> Tensor:
+        """K [N, N] of rows with themselves, its diagonal free of the rounding noise that `cross` leaves there."""
+        K = self.cross(A, A, out)
+        K.diagonal().copy_(self.diagonal(A))
         return K
 
-    def cross_vjp(self, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
+    def cross_vjp(self, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
         """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p by parameter name; may overwrite K_bar and `scratch`, both [N, M]."""
-        return self._form().cross_vjp(self._tensors(X), X, Z, K_bar, scratch)
+        return self._form().cross_vjp(self._tensors(A), A, B, K_bar, scratch)
 
-    def diagonal(self, X: Tensor) -> Tensor:
+    def diagonal(self, A: Tensor) -> Tensor:
         """The values k(x_n, x_n), [N]."""
-        return self._form().diagonal(self._tensors(X), X)
+        return self._form().diagonal(self._tensors(A), A)
 
-    def diagonal_vjp(self, X: Tensor, weights: Tensor) -> Tensors:
+    def diagonal_vjp(self, A: Tensor, weights: Tensor) -> Tensors:
         """Σ_n weights[n] ∂k(x_n, x_n)/∂p by parameter name."""
-        return self._form().diagonal_vjp(self._tensors(X), X, weights)
+        return self._form().diagonal_vjp(self._tensors(A), A, weights)
 
     def _form(self) -> Form:
         raise TypeError(f"{type(self).__name__} must define _form")
@@ -165,6 +175,16 @@ class Kernel:
         unknown = sorted(set(values) - set(self.parameters))
         if unknown:
             raise ValueError(f"this kernel has the parameters {list(self.parameters)}, got {unknown}")
+
+
+def quadratic_features(X: Tensor) -> Tensor:
+    """[x², x, 1], [N, 2D + 1]: products with these give squared distances and inner products with any weights."""
+    d = X.shape[1]
+    features = X.new_empty(len(X), 2 * d + 1)
+    torch.mul(X, X, out=features[:, :d])
+    features[:, d:-1] = X
+    features[:, -1] = 1.0
+    return features
 
 
 def as_matrix(X: Any, name: str, device: torch.device | None = None) -> Tensor:

@@ -49,40 +49,53 @@ class Composite(Kernel):
     def __hash__(self) -> int:
         return hash((self.operation, self.parts))
 
-    def cross(self, X: Tensor, Z: Tensor, out: Tensor | None = None) -> Tensor:
-        K = self.parts[0].cross(X, Z, out)
-        for part in self.parts[1:]:
-            self._combine_(K, part.cross(X, Z))
+    def features(self, X: Tensor, centre: Tensor) -> Tensor:
+        return torch.cat([part.features(X, centre) for part in self.parts], dim=1)
+
+    def cross(self, A: Tensor, B: Tensor, out: Tensor | None = None) -> Tensor:
+        (first, A_first, B_first), *rest = self._with_features(A, B)
+        K = first.cross(A_first, B_first, out)
+        for part, A_part, B_part in rest:
+            if self.operation == "+":
+                K.add_(part.cross(A_part, B_part))
+            else:
+                K.mul_(part.cross(A_part, B_part))
         return K
 
-    def cross_vjp(self, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
-        bars = [K_bar.clone() for _ in self.parts]  # parts may overwrite theirs
+    def cross_vjp(self, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
+        parts = self._with_features(A, B)
+        bars = [K_bar.clone() for _ in parts]  # parts may overwrite theirs
         if self.operation == "*":
-            for bar, factor in zip(bars, self._products_of_others([p.cross(X, Z) for p in self.parts]), strict=True):
+            others = self._products_of_others([part.cross(a, b) for part, a, b in parts])
+            for bar, factor in zip(bars, others, strict=True):
                 bar.mul_(factor)
-        parts = zip(self.parts, bars, strict=True)
-        return _named([part.cross_vjp(X, Z, bar, scratch) for part, bar in parts])
+        return _named([part.cross_vjp(a, b, bar, scratch) for (part, a, b), bar in zip(parts, bars, strict=True)])
 
-    def diagonal(self, X: Tensor) -> Tensor:
-        return reduce(torch.add if self.operation == "+" else torch.mul, [part.diagonal(X) for part in self.parts])
+    def diagonal(self, A: Tensor) -> Tensor:
+        operation = torch.add if self.operation == "+" else torch.mul
+        return reduce(operation, [part.diagonal(a) for part, a, _ in self._with_features(A, A)])
 
-    def diagonal_vjp(self, X: Tensor, weights: Tensor) -> Tensors:
-        bars = [weights] * len(self.parts)
+    def diagonal_vjp(self, A: Tensor, weights: Tensor) -> Tensors:
+        parts = self._with_features(A, A)
+        bars = [weights] * len(parts)
         if self.operation == "*":
-            others = self._products_of_others([part.diagonal(X) for part in self.parts])
+            others = self._products_of_others([part.diagonal(a) for part, a, _ in parts])
             bars = [weights * factor for factor in others]
-        return _named([part.diagonal_vjp(X, bar) for part, bar in zip(self.parts, bars, strict=True)])
+        return _named([part.diagonal_vjp(a, bar) for (part, a, _), bar in zip(parts, bars, strict=True)])
 
-    def _combine_(self, K: Tensor, other: Tensor) -> None:
-        if self.operation == "+":
-            K.add_(other)
-        else:
-            K.mul_(other)
+    def _with_features(self, A: Tensor, B: Tensor) -> list[tuple[Kernel, Tensor, Tensor]]:
+        """Each part with its own columns of the features; all simple kernels have equally many."""
+        widths = [_leaves(part) * A.shape[1] // _leaves(self) for part in self.parts]
+        return list(zip(self.parts, torch.split(A, widths, dim=1), torch.split(B, widths, dim=1), strict=True))
 
     @staticmethod
     def _products_of_others(factors: list[Tensor]) -> list[Tensor]:
         """For each factor the product of the others: no division, so zeros are allowed."""
         return [reduce(torch.mul, factors[:i] + factors[i + 1 :]) for i in range(len(factors))]
+
+
+def _leaves(kernel: Kernel) -> int:
+    return sum(map(_leaves, kernel.parts)) if isinstance(kernel, Composite) else 1
 
 
 def _named(gradients: list[Tensors]) -> Tensors:

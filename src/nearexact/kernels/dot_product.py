@@ -23,31 +23,46 @@ NO_ANGLE = 1e-7
 PAIRS_AT_ONCE = 2**18
 
 
-def inner_products(X: Tensor, Z: Tensor, weights: Tensor, bias: Tensor, out: Tensor | None) -> Tensor:
+def inner_products(A: Tensor, B: Tensor, weights: Tensor, bias: Tensor, out: Tensor | None) -> Tensor:
     """Σ_d weights_d x_nd z_md + bias: [N, M]."""
-    augmented = torch.cat([Z * weights, bias.expand(len(Z), 1)], dim=1)
-    return torch.mm(torch.cat([X, X.new_ones(len(X), 1)], dim=1), augmented.T, out=out)
+    d = len(weights)
+    return torch.mm(A[:, d:], (B[:, d:] * torch.cat([weights, bias[None]])).T, out=out)
 
 
-def squared_norms(X: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
+def inner_product_gradients(A: Tensor, B: Tensor, H: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_nm H_nm x_nd z_md for every d, [D], and Σ_nm H_nm, by one thin product with H."""
+    d = A.shape[1] // 2
+    sums = (A[:, d:].T @ H).mul_(B[:, d:].T).sum(1)  # [D + 1]
+    return sums[:-1], sums[-1]
+
+
+def squared_norms(A: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
     """Σ_d weights_d x_nd² + bias: [N]."""
-    return X.square() @ weights + bias
+    return A[:, : len(weights)] @ weights + bias
 
 
 class LinearForm:
     """Σ_d variances_d x_d z_d + bias_variance."""
 
-    def cross(self, p: Tensors, X: Tensor, Z: Tensor, out: Tensor | None) -> Tensor:
-        return inner_products(X, Z, p["variances"], p["bias_variance"], out)
+    uses_differences: ClassVar[bool] = False
 
-    def cross_vjp(self, p: Tensors, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        return {"variances": torch.linalg.vecdot(X, K_bar @ Z, dim=0), "bias_variance": K_bar.sum()}
+    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
+        return inner_products(A, B, p["variances"], p["bias_variance"], out)
 
-    def diagonal(self, p: Tensors, X: Tensor) -> Tensor:
-        return squared_norms(X, p["variances"], p["bias_variance"])
+    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
+        variances_bar, bias_bar = inner_product_gradients(A, B, K_bar)
+        return {"variances": variances_bar, "bias_variance": bias_bar}
 
-    def diagonal_vjp(self, p: Tensors, X: Tensor, weights: Tensor) -> Tensors:
-        return {"variances": X.square().T @ weights, "bias_variance": weights.sum()}
+    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
+        return squared_norms(A, p["variances"], p["bias_variance"])
+
+    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
+        return {"variances": squares(A).T @ weights, "bias_variance": weights.sum()}
+
+
+def squares(A: Tensor) -> Tensor:
+    """The columns x² of quadratic features: [N, D]."""
+    return A[:, : A.shape[1] // 2]
 
 
 @dataclass(frozen=True)
@@ -55,17 +70,18 @@ class ArcCosineForm:
     """variance/π · (|x| |z|)ⁿ J_n(φ), φ the angle between x and z under ⟨·, ·⟩, |x|² = ⟨x, x⟩ ≥ bias > 0."""
 
     order: int
+    uses_differences: ClassVar[bool] = False
 
-    def cross(self, p: Tensors, X: Tensor, Z: Tensor, out: Tensor | None) -> Tensor:
-        angle, a, b = self._angles(p, X, Z, out)
+    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
+        angle, a, b = self._angles(p, A, B, out)
         J = _angular(self.order, angle)
         if self.order:
             J.mul_((a**self.order)[:, None]).mul_(b**self.order)
         return torch.mul(J, p["variance"] / math.pi, out=out)
 
-    def cross_vjp(self, p: Tensors, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
+    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
         n = self.order
-        angle, a, b = self._angles(p, X, Z, scratch)
+        angle, a, b = self._angles(p, A, B, scratch)
         magnitude = K_bar.mul_(p["variance"] / math.pi)
         if n:
             magnitude.mul_((a**n)[:, None]).mul_(b**n)
@@ -75,23 +91,22 @@ class ArcCosineForm:
         #   ∂k/∂w = k_cos/(ab) ∂S/∂w + ½(n k − k_cos cos φ)(∂a²/∂w /a² + ∂b²/∂w /b²)
         lengths = radial * n - turning * angle.cos()
         of_a, of_b = lengths.sum(1) / (2.0 * a.square()), lengths.sum(0) / (2.0 * b.square())
-        of_S = turning.div_(a[:, None]).div_(b)
-        weights_bar = torch.linalg.vecdot(X, of_S @ Z, dim=0) + X.square().T @ of_a + Z.square().T @ of_b
+        weights_bar, bias_bar = inner_product_gradients(A, B, turning.div_(a[:, None]).div_(b))
         return {
-            "weight_variances": weights_bar,
-            "bias_variance": of_S.sum() + of_a.sum() + of_b.sum(),
+            "weight_variances": weights_bar + squares(A).T @ of_a + squares(B).T @ of_b,
+            "bias_variance": bias_bar + of_a.sum() + of_b.sum(),
             "variance": radial.sum() / p["variance"],
         }
 
-    def diagonal(self, p: Tensors, X: Tensor) -> Tensor:
-        squared = squared_norms(X, p["weight_variances"], p["bias_variance"])
+    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
+        squared = squared_norms(A, p["weight_variances"], p["bias_variance"])
         return p["variance"] * self._at_zero_angle() * squared**self.order
 
-    def diagonal_vjp(self, p: Tensors, X: Tensor, weights: Tensor) -> Tensors:
-        n, squared = self.order, squared_norms(X, p["weight_variances"], p["bias_variance"])
+    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
+        n, squared = self.order, squared_norms(A, p["weight_variances"], p["bias_variance"])
         of_squared = weights * p["variance"] * (self._at_zero_angle() * n) * squared ** max(n - 1, 0)
         return {
-            "weight_variances": X.square().T @ of_squared,
+            "weight_variances": squares(A).T @ of_squared,
             "bias_variance": of_squared.sum(),
             "variance": (weights * squared**n).sum() * self._at_zero_angle(),
         }
@@ -99,21 +114,19 @@ class ArcCosineForm:
     def _at_zero_angle(self) -> float:
         return 3.0 if self.order == 2 else 1.0  # J_n(0)/π
 
-    def _angles(self, p: Tensors, X: Tensor, Z: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Angles [N, M] between the rows of X and Z, and the lengths [N] and [M] of the rows."""
+    def _angles(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Angles [N, M] between rows, and their lengths [N] and [M]."""
         weights, bias = p["weight_variances"], p["bias_variance"]
-        a, b = squared_norms(X, weights, bias).sqrt(), squared_norms(Z, weights, bias).sqrt()
-        cosine = inner_products(X, Z, weights, bias, out).div_(a[:, None]).div_(b).clamp_(-1.0, 1.0)
+        a, b = squared_norms(A, weights, bias).sqrt(), squared_norms(B, weights, bias).sqrt()
+        cosine = inner_products(A, B, weights, bias, out).div_(a[:, None]).div_(b).clamp_(-1.0, 1.0)
         rows, columns = (cosine.abs() > 1.0 - NEARLY_PARALLEL).nonzero(as_tuple=True)
         angle = cosine.acos_()
         if len(rows):
-            A, B = (
-                torch.cat([R * weights.sqrt(), bias.sqrt().expand(len(R), 1)], dim=1) / length[:, None]
-                for R, length in ((X, a), (Z, b))
-            )
+            roots, d = torch.cat([weights, bias[None]]).sqrt(), len(weights)
+            x, z = A[:, d:] * roots / a[:, None], B[:, d:] * roots / b[:, None]  # unit vectors
             for start in range(0, len(rows), PAIRS_AT_ONCE):
                 i, j = rows[start : start + PAIRS_AT_ONCE], columns[start : start + PAIRS_AT_ONCE]
-                difference, total = (A[i] - B[j]).norm(dim=1), (A[i] + B[j]).norm(dim=1)
+                difference, total = (x[i] - z[j]).norm(dim=1), (x[i] + z[j]).norm(dim=1)
                 angle[i, j] = 2.0 * torch.atan2(difference, total)  # Kahan: accurate at every angle
         return angle, a, b
 

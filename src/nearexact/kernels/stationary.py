@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Form, Kernel, Tensors
+from nearexact.kernels.base import Form, Kernel, Tensors, quadratic_features
 
 # The product form |x|² + |z|² − 2xz leaves an error of a few eps·(|x|² + |z|²) in a squared distance. Pairs closer than
 # this fraction of |x|² + |z|² are treated by differences instead, which keeps the relative error below 1e-9. Kernels
@@ -26,30 +27,25 @@ PAIRS_AT_ONCE = 2**18
 
 
 class Distances:
-    """Squared distances between rows of X and Z, as matrix products with Φ = [x, x², 1], measured from Z's centre.
+    """Weighted squared distances between rows with quadratic features A [N, 2D + 1] and B [M, 2D + 1].
 
-    Φ has no lengthscales in it: they go to Z's side, which is small. The centre keeps an offset from costing digits.
+    The weights (one over squared lengthscales) go to B's side, which is small.
     """
 
-    def __init__(self, X: Tensor, Z: Tensor) -> None:
-        self.d = X.shape[1]
-        centre = Z.mean(0)
-        self.Z = Z - centre  # [M, D]
-        self.features = X.new_empty(len(X), 2 * self.d + 1)  # Φ  [N, 2D + 1]
-        self.X, self.squares = self.features[:, : self.d], self.features[:, self.d : -1]
-        torch.sub(X, centre, out=self.X)
-        torch.mul(self.X, self.X, out=self.squares)
-        self.features[:, -1] = 1.0
+    def __init__(self, A: Tensor, B: Tensor) -> None:
+        self.A, self.d = A, A.shape[1] // 2
+        self.X, self.Z = inputs(A), inputs(B)  # [N, D], [M, D]
+        self.Z_squared = B[:, : self.d]
         self.near: list[tuple[Tensor, Tensor]] = []  # rows of X and of Z that nearly coincide
 
     def scaled(self, weights: Tensor, out: Tensor | None, *, scale: float, singular: bool = False) -> Tensor:
         """scale·Σ_d weights_d (x_nd − z_md)²: [N, M]. `singular` is for kernels that are not smooth at 0."""
         weights = weights * scale
-        norms = self.Z.square() @ weights  # scale·|z|²  [M]
-        of_Z = torch.cat([self.Z * (-2.0 * weights), weights.expand_as(self.Z), norms[:, None]], dim=1)
-        Q = torch.mm(self.features, of_Z.T, out=out)
+        norms = self.Z_squared @ weights  # scale·|z|²  [M]
+        of_Z = torch.cat([weights.expand_as(self.Z), self.Z * (-2.0 * weights), norms[:, None]], dim=1)
+        Q = torch.mm(self.A, of_Z.T, out=out)
         if singular or float(norms.abs().max()) > LARGE_NORM:  # near pairs have large norms only if both rows have
-            bounds = (self.squares @ weights)[:, None] + norms  # scale·(|x|² + |z|²)  [N, M]
+            bounds = (self.A[:, : self.d] @ weights)[:, None] + norms  # scale·(|x|² + |z|²)  [N, M]
             rows, columns = (Q.abs() <= bounds.abs_().mul_(NEAR)).nonzero(as_tuple=True)
             parts = torch.split(torch.stack([rows, columns], dim=1), PAIRS_AT_ONCE)
             self.near = [(part[:, 0], part[:, 1]) for part in parts]
@@ -65,17 +61,22 @@ class Distances:
             squares += weights @ self._squared_differences(n, m)
             total += weights.sum()
             H[n, m] = 0.0
-        sums = self.features.T @ H  # Σ_n Φ_n H_nm  [2D + 1, M]
-        of_X, of_X_squared, of_1 = sums[: self.d], sums[self.d : -1], sums[-1]
-        squares += (of_X_squared + self.Z.T * (self.Z.T * of_1 - 2.0 * of_X)).sum(1)
+        sums = self.A.T @ H  # Σ_n H_nm [x_n², x_n, 1]  [2D + 1, M]
+        of_squares, of_X, of_1 = sums[: self.d], sums[self.d : -1], sums[-1]
+        squares += (of_squares + self.Z.T * (self.Z.T * of_1 - 2.0 * of_X)).sum(1)
         return squares, total + of_1.sum()
 
     def _squared_differences(self, n: Tensor, m: Tensor) -> Tensor:
         return (self.X[n] - self.Z[m]).square_()  # [pairs, D]
 
 
-def constant_diagonal(p: Tensors, X: Tensor) -> Tensor:
-    return p["variance"].repeat(len(X))
+def inputs(A: Tensor) -> Tensor:
+    """The columns x of quadratic features: [N, D]."""
+    return A[:, A.shape[1] // 2 : -1]
+
+
+def constant_diagonal(p: Tensors, A: Tensor) -> Tensor:
+    return p["variance"].repeat(len(A))
 
 
 def constant_diagonal_vjp(p: Tensors, weights: Tensor) -> Tensors:
@@ -90,13 +91,14 @@ class MaternForm:
     shape: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
     singular_at_zero: bool = False
+    uses_differences: ClassVar[bool] = True
 
-    def cross(self, p: Tensors, X: Tensor, Z: Tensor, out: Tensor | None) -> Tensor:
-        root = self._root(p, Distances(X, Z), out)
+    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
+        root = self._root(p, Distances(A, B), out)
         return torch.mul(self.shape(root), p["variance"], out=root)
 
-    def cross_vjp(self, p: Tensors, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        distances = Distances(X, Z)
+    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
+        distances = Distances(A, B)
         root = self._root(p, distances, scratch)
         variance_bar = torch.linalg.vecdot(self.shape(root).ravel(), K_bar.ravel())
         H = K_bar.mul_(self.slope(root)).mul_(p["variance"])  # K_bar ∘ ∂k/∂q
@@ -104,10 +106,10 @@ class MaternForm:
         lengthscales_bar = -2.0 * self.scale * squares / p["lengthscales"] ** 3
         return {"lengthscales": lengthscales_bar, "variance": variance_bar}
 
-    def diagonal(self, p: Tensors, X: Tensor) -> Tensor:
-        return constant_diagonal(p, X)
+    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
+        return constant_diagonal(p, A)
 
-    def diagonal_vjp(self, p: Tensors, X: Tensor, weights: Tensor) -> Tensors:
+    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
         return constant_diagonal_vjp(p, weights)
 
     def _root(self, p: Tensors, distances: Distances, out: Tensor | None) -> Tensor:
@@ -125,34 +127,38 @@ def exponentials(distances: Distances, weights: Tensor, out: Tensor | None) -> T
 class SquaredExponentialForm:
     """variance · exp(−½ Σ_d (x_d − z_d)²/l_d²)."""
 
-    def cross(self, p: Tensors, X: Tensor, Z: Tensor, out: Tensor | None) -> Tensor:
-        return exponentials(Distances(X, Z), p["lengthscales"] ** -2.0, out).mul_(p["variance"])
+    uses_differences: ClassVar[bool] = True
 
-    def cross_vjp(self, p: Tensors, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        distances = Distances(X, Z)
+    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
+        return exponentials(Distances(A, B), p["lengthscales"] ** -2.0, out).mul_(p["variance"])
+
+    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
+        distances = Distances(A, B)
         H = exponentials(distances, p["lengthscales"] ** -2.0, scratch).mul_(K_bar)  # K_bar ∘ K / variance
         squares, total = distances.weighted(H)
         return {"lengthscales": squares * p["variance"] / p["lengthscales"] ** 3, "variance": total}
 
-    def diagonal(self, p: Tensors, X: Tensor) -> Tensor:
-        return constant_diagonal(p, X)
+    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
+        return constant_diagonal(p, A)
 
-    def diagonal_vjp(self, p: Tensors, X: Tensor, weights: Tensor) -> Tensors:
+    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
         return constant_diagonal_vjp(p, weights)
 
 
 class PeriodicForm:
     """The squared exponential of points on circles: Σ_d sin²(π(x_d − z_d)/p_d) is a quarter of |φ(x) − φ(z)|²."""
 
-    def cross(self, p: Tensors, X: Tensor, Z: Tensor, out: Tensor | None) -> Tensor:
-        return exponentials(self._distances(p, X, Z), self._weights(p), out).mul_(p["variance"])
+    uses_differences: ClassVar[bool] = True
 
-    def cross_vjp(self, p: Tensors, X: Tensor, Z: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        distances = self._distances(p, X, Z)
+    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
+        return exponentials(self._distances(p, A, B), self._weights(p), out).mul_(p["variance"])
+
+    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
+        distances = self._distances(p, A, B)
         H = exponentials(distances, self._weights(p), scratch).mul_(K_bar)  # K_bar ∘ K / variance
-        A, B = distances.X, distances.Z  # points on circles, shifted  [N, 2D], [M, 2D]
-        period_bar = self._period_vjp(p, X, H @ B - H.sum(1, keepdim=True) * A)
-        period_bar += self._period_vjp(p, Z, H.T @ A - H.sum(0)[:, None] * B)
+        points, others = distances.X, distances.Z  # [N, 2D], [M, 2D]
+        period_bar = self._period_vjp(p, inputs(A), H @ others - H.sum(1, keepdim=True) * points)
+        period_bar += self._period_vjp(p, inputs(B), H.T @ points - H.sum(0)[:, None] * others)
         squares, total = distances.weighted(H)
         cosines, sines = squares.chunk(2)
         return {
@@ -161,27 +167,28 @@ class PeriodicForm:
             "variance": total,
         }
 
-    def diagonal(self, p: Tensors, X: Tensor) -> Tensor:
-        return constant_diagonal(p, X)
+    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
+        return constant_diagonal(p, A)
 
-    def diagonal_vjp(self, p: Tensors, X: Tensor, weights: Tensor) -> Tensors:
+    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
         return constant_diagonal_vjp(p, weights)
 
-    def _distances(self, p: Tensors, X: Tensor, Z: Tensor) -> Distances:
-        return Distances(*(torch.cat([angles.cos(), angles.sin()], dim=1) for angles in map(self._angles(p), (X, Z))))
+    def _distances(self, p: Tensors, A: Tensor, B: Tensor) -> Distances:
+        return Distances(*(quadratic_features(self._on_circles(p, inputs(features))) for features in (A, B)))
 
-    def _angles(self, p: Tensors) -> Callable[[Tensor], Tensor]:
-        return lambda X: X * (2.0 * math.pi / p["period"])
+    def _on_circles(self, p: Tensors, X: Tensor) -> Tensor:
+        angles = X * (2.0 * math.pi / p["period"])
+        return torch.cat([angles.cos(), angles.sin()], dim=1)
 
     def _weights(self, p: Tensors) -> Tensor:
         return (p["lengthscales"] ** -2.0).repeat(2)
 
     def _period_vjp(self, p: Tensors, X: Tensor, points_bar: Tensor) -> Tensor:
         """From the adjoint of points (cos, sin) on circles, before the lengthscales, to that of the period."""
-        angles = self._angles(p)(X)
+        cosines, sines = self._on_circles(p, X).chunk(2, dim=1)
         cosines_bar, sines_bar = points_bar.chunk(2, dim=1)
-        angles_bar = (angles.cos() * sines_bar - angles.sin() * cosines_bar) / p["lengthscales"].square()
-        return -(angles * angles_bar).sum(0) / p["period"]
+        angles_bar = (cosines * sines_bar - sines * cosines_bar) / p["lengthscales"].square()
+        return -(X * angles_bar).sum(0) * (2.0 * math.pi / p["period"].square())
 
 
 def _over_twice_root(value: Tensor, root: Tensor) -> Tensor:
