@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Tensors
-
 CHUNK_ELEMENTS = 2**21  # entries of a chunk [rows, M]: 16 MB, small enough for the caches, large enough for full speed
 FEWEST_ROWS = 256  # of a chunk: below this the matrix products are too thin to run fast
 
@@ -28,9 +26,3 @@ def solve_rows(L: Tensor, A: Tensor, *, transposed: bool = False) -> Tensor:
     factor = L if transposed else L.T
     torch.linalg.solve_triangular(factor, A, upper=not transposed, left=False, out=A)
     return A
-
-
-def add_to(total: Tensors, term: Tensors) -> None:
-    """Add gradients by name."""
-    for name, value in term.items():
-        total[name] = total[name] + value if name in total else value

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearexact.gp.chunks import add_to, chunk_rows, row_chunks, solve_rows
+from nearexact.gp.chunks import chunk_rows, row_chunks, solve_rows
 from nearexact.gp.data import as_training_data
 from nearexact.gp.linalg import (
     DEFAULT_NUMERICS,
@@ -23,7 +23,7 @@ from nearexact.gp.linalg import (
     sample_gaussian,
 )
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.kernels.base import FloatArray, Kernel, Tensors, as_matrix
+from nearexact.kernels.base import FloatArray, Kernel, Tensors, add_to, as_matrix
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearexact.gp.chunks import FEWEST_ROWS, add_to, chunk_rows, row_chunks, solve_rows
+from nearexact.gp.chunks import FEWEST_ROWS, chunk_rows, row_chunks, solve_rows
 from nearexact.gp.data import as_training_data
 from nearexact.gp.linalg import (
     DEFAULT_NUMERICS,
@@ -32,7 +32,7 @@ from nearexact.gp.linalg import (
     sample_gaussian,
 )
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.kernels.base import FloatArray, Kernel, Tensors, as_matrix
+from nearexact.kernels.base import FloatArray, Kernel, Tensors, add_to, as_matrix
 from nearexact.limits import memory_budget
 
 GRAM_BLOCK = 128  # G is symmetric: only blocks of this many columns up to its diagonal are computed
@@ -189,19 +189,19 @@ class SparseObjective:
         """First sweep: everything about the model at these hyperparameters but its gradient."""
         of_Z = kernel.features(self.Z, self._centre)
         L, jitter = jittered_cholesky(kernel.gram(of_Z), self.repairs, what="K_ZZ", numerics=self.numerics)
-        m = len(self.Z)
-        G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
-        trace, largest_ratio = self.X.new_zeros(()), self.X.new_zeros(())
+        n, m = len(self.X), len(self.Z)
+        G, b, q = self.X.new_zeros(m, m), self.X.new_zeros(m), self.X.new_empty(n)
+        cross = kernel.against(of_Z)
         for rows in self._chunks():
-            of_X = self._of_rows(kernel, rows)
-            V = solve_rows(L, kernel.cross(of_X, of_Z, out=self._rows_of_V(rows)))
+            V = solve_rows(L, cross.values(self._of_rows(kernel, rows), out=self._rows_of_V(rows)))
             add_gram(G, V)
             b.addmv_(V.T, self.y[rows])
-            q, k = torch.linalg.vector_norm(V, dim=1).square_(), kernel.diagonal(of_X)
-            trace += (k - q).sum()
-            largest_ratio = torch.maximum(largest_ratio, (q / k).max())
-        checked, repaired = repair_trace(float(trace), float(largest_ratio), self.repairs, self.numerics)
+            torch.linalg.vector_norm(V, dim=1, out=q[rows])
         mirror_lower(G)
+        q.square_()  # q(x, x) = |v|²  [N]
+        k = torch.cat([kernel.diagonal(of_X) for of_X in self._features_in_pieces(kernel)])  # k(x, x)  [N]
+        trace, largest_ratio = float((k - q).sum()), float((q / k).max())
+        checked, repaired = repair_trace(trace, largest_ratio, self.repairs, self.numerics)
         return Factorisation(
             kernel,
             noise_variance,
@@ -254,7 +254,7 @@ class SparseObjective:
 
     def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor, k_bar: float) -> Tensors:
         """Σ over the data of K̄_ZX · ∂K_ZX and k̄ · ∂k(x, x), by parameter."""
-        gradients: Tensors = {}
+        cross = f.kernel.against(f.of_Z)
         merged = self._may_merge(f.L)
         if merged:  # (Ḡ2 L⁻¹) once instead of a solve for each chunk
             G_bar2, b_bar = solve_rows(f.L, G_bar2.clone(), transposed=True), b_bar.clone()
@@ -262,11 +262,13 @@ class SparseObjective:
         for rows in self._chunks():
             V, of_X = self._rows_of_V(rows), self._of_rows(f.kernel, rows)
             if not self.plan.keeps_v:
-                solve_rows(f.L, f.kernel.cross(of_X, f.of_Z, out=V))
+                solve_rows(f.L, cross.values(of_X, out=V))
             K_bar = torch.mm(V, G_bar2, out=self._adjoint_buffer(rows)).addr_(self.y[rows], b_bar)
             if not merged:
                 solve_rows(f.L, K_bar, transposed=True)
-            add_to(gradients, f.kernel.cross_vjp(of_X, f.of_Z, K_bar, scratch=V))  # V is not needed any more
+            cross.add_adjoint(of_X, K_bar, scratch=V)  # V is not needed any more
+        gradients = cross.gradients()
+        for of_X in self._features_in_pieces(f.kernel):
             add_to(gradients, f.kernel.diagonal_vjp(of_X, of_X.new_full((len(of_X),), k_bar)))
         return gradients
 
@@ -289,6 +291,10 @@ class SparseObjective:
     def _of_rows(self, kernel: Kernel, rows: slice) -> Tensor:
         """Features of rows of X; they do not depend on the kernel's parameters."""
         return kernel.features(self.X[rows], self._centre) if self._features is None else self._features[rows]
+
+    def _features_in_pieces(self, kernel: Kernel) -> Iterator[Tensor]:
+        """Features of all rows of X: at once where they are kept, else by chunks."""
+        return (self._of_rows(kernel, rows) for rows in ([slice(None)] if self.plan.keeps_features else self._chunks()))
 
     def _rows_of_V(self, rows: slice) -> Tensor:
         if self._stored is None:

@@ -2,8 +2,8 @@
 
 A kernel is an immutable value: named positive parameters and a form, the mathematics that uses them. The public face
 (`__call__`, `diag`, `parameters`) takes arrays of any kind and returns the kind that came in. The fast face is what
-`nearexact.gp` works with: `features` turns inputs into whatever of them does not depend on the parameters, once, and
-`cross`, `gram`, `diagonal` and the vector-Jacobian products take features. Kernels never store data.
+`nearexact.gp` works with, on float64 tensors: `features` is whatever of the inputs does not depend on the parameters,
+computed once for a data set, and `against` is k(·, z) for fixed z, prepared once for a sweep over the data.
 """
 
 from __future__ import annotations
@@ -25,18 +25,28 @@ Tensors = dict[str, Tensor]
 Array = TypeVar("Array", Tensor, npt.NDArray[Any])
 
 
+class Cross(Protocol):
+    """k(·, z) for M fixed rows z: values for chunks of rows x, and the gradient of a sum over all chunks."""
+
+    def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
+        """K [N, M] for rows x with features A [N, F], written into `out` if given."""
+
+    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+        """Add Σ_nm K_bar[n, m] k(x_n, z_m) to what is differentiated. May overwrite K_bar and `scratch`, [N, M]."""
+
+    def gradients(self) -> Tensors:
+        """Derivatives of what has been added so far, by parameter name."""
+
+
 class Form(Protocol):
-    """The mathematics of a kernel: functions of parameters `p` (by name) and quadratic features A, B. No state."""
+    """The mathematics of a kernel: functions of parameters `p` (by name) and features. No state."""
 
     @property
     def uses_differences(self) -> bool:
         """Whether inputs may be shifted: then they are measured from a centre, so that an offset costs no digits."""
 
-    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
-        """K [N, M], written into `out` if given."""
-
-    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p for each parameter; may overwrite K_bar and `scratch`, both [N, M]."""
+    def against(self, p: Tensors, B: Tensor) -> Cross:
+        """k(·, z) for the rows z with features B [M, F]."""
 
     def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
         """The values k(x_n, x_n), [N]."""
@@ -64,21 +74,21 @@ class Kernel:
 
     def __call__(self, X: Array, Z: Array | None = None) -> Array:
         """Kernel matrix [N, M] between the rows of X [N, D] and Z [M, D]; Z is X if it is left out."""
-        inputs = as_matrix(X, "X")
-        kernel = self.for_inputs(inputs.shape[1])
+        rows = as_matrix(X, "X")
+        kernel = self.for_inputs(rows.shape[1])
         if Z is None:
-            return _like(kernel.gram(kernel.features(inputs, inputs.mean(0))), X)
-        others = as_matrix(Z, "Z", inputs.device)
-        if others.shape[1] != inputs.shape[1]:
-            raise ValueError(f"X and Z must have equally many columns, got {inputs.shape[1]} and {others.shape[1]}")
-        centre = others.mean(0)
-        return _like(kernel.cross(kernel.features(inputs, centre), kernel.features(others, centre)), X)
+            return _like(kernel.gram(kernel.features(rows, rows.mean(0))), X)
+        columns = as_matrix(Z, "Z", rows.device)
+        if columns.shape[1] != rows.shape[1]:
+            raise ValueError(f"X and Z must have equally many columns, got {rows.shape[1]} and {columns.shape[1]}")
+        centre = columns.mean(0)
+        return _like(kernel.cross(kernel.features(rows, centre), kernel.features(columns, centre)), X)
 
     def diag(self, X: Array) -> Array:
         """The values k(x, x) for each row of X, [N], without forming the matrix."""
-        inputs = as_matrix(X, "X")
-        kernel = self.for_inputs(inputs.shape[1])
-        return _like(kernel.diagonal(kernel.features(inputs, inputs.mean(0))), X)
+        rows = as_matrix(X, "X")
+        kernel = self.for_inputs(rows.shape[1])
+        return _like(kernel.diagonal(kernel.features(rows, rows.mean(0))), X)
 
     @property
     def parameters(self) -> dict[str, FloatArray]:
@@ -134,9 +144,13 @@ class Kernel:
         """What of X [N, D] does not depend on parameters, row by row: [N, F]. Rows that meet need the same centre."""
         return quadratic_features(X - centre if self._form().uses_differences else X)
 
+    def against(self, B: Tensor) -> Cross:
+        """k(·, z) for the rows z with features B [M, F]."""
+        return self._form().against(self._tensors(B), B)
+
     def cross(self, A: Tensor, B: Tensor, out: Tensor | None = None) -> Tensor:
         """K [N, M] between rows with features A and B, written into `out` if given."""
-        return self._form().cross(self._tensors(A), A, B, out)
+        return self.against(B).values(A, out)
 
     def gram(self, A: Tensor, out: Tensor | None = None) -> Tensor:
         """K [N, N] of rows with themselves, its diagonal free of the rounding noise that `cross` leaves there."""
@@ -145,8 +159,10 @@ class Kernel:
         return K
 
     def cross_vjp(self, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
-        """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p by parameter name; may overwrite K_bar and `scratch`, both [N, M]."""
-        return self._form().cross_vjp(self._tensors(A), A, B, K_bar, scratch)
+        """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p by parameter name. May overwrite K_bar and `scratch`, both [N, M]."""
+        cross = self.against(B)
+        cross.add_adjoint(A, K_bar, scratch)
+        return cross.gradients()
 
     def diagonal(self, A: Tensor) -> Tensor:
         """The values k(x_n, x_n), [N]."""
@@ -177,6 +193,12 @@ class Kernel:
             raise ValueError(f"this kernel has the parameters {list(self.parameters)}, got {unknown}")
 
 
+def add_to(total: Tensors, term: Tensors) -> None:
+    """Add gradients by name."""
+    for name, value in term.items():
+        total[name] = total[name] + value if name in total else value
+
+
 def quadratic_features(X: Tensor) -> Tensor:
     """[x², x, 1], [N, 2D + 1]: products with these give squared distances and inner products with any weights."""
     d = X.shape[1]
@@ -185,6 +207,16 @@ def quadratic_features(X: Tensor) -> Tensor:
     features[:, d:-1] = X
     features[:, -1] = 1.0
     return features
+
+
+def squares(A: Tensor) -> Tensor:
+    """The columns x² of quadratic features: [N, D]."""
+    return A[:, : A.shape[1] // 2]
+
+
+def inputs(A: Tensor) -> Tensor:
+    """The columns x of quadratic features: [N, D]."""
+    return A[:, A.shape[1] // 2 : -1]
 
 
 def as_matrix(X: Any, name: str, device: torch.device | None = None) -> Tensor:

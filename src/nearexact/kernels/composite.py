@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import FloatArray, Kernel, Tensors
+from nearexact.kernels.base import Cross, FloatArray, Kernel, Tensors
 
 
 class Composite(Kernel):
@@ -52,46 +52,59 @@ class Composite(Kernel):
     def features(self, X: Tensor, centre: Tensor) -> Tensor:
         return torch.cat([part.features(X, centre) for part in self.parts], dim=1)
 
-    def cross(self, A: Tensor, B: Tensor, out: Tensor | None = None) -> Tensor:
-        (first, A_first, B_first), *rest = self._with_features(A, B)
-        K = first.cross(A_first, B_first, out)
-        for part, A_part, B_part in rest:
-            if self.operation == "+":
-                K.add_(part.cross(A_part, B_part))
-            else:
-                K.mul_(part.cross(A_part, B_part))
-        return K
-
-    def cross_vjp(self, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
-        parts = self._with_features(A, B)
-        bars = [K_bar.clone() for _ in parts]  # parts may overwrite theirs
-        if self.operation == "*":
-            others = self._products_of_others([part.cross(a, b) for part, a, b in parts])
-            for bar, factor in zip(bars, others, strict=True):
-                bar.mul_(factor)
-        return _named([part.cross_vjp(a, b, bar, scratch) for (part, a, b), bar in zip(parts, bars, strict=True)])
+    def against(self, B: Tensor) -> Cross:
+        return CompositeCross(self, B)
 
     def diagonal(self, A: Tensor) -> Tensor:
         operation = torch.add if self.operation == "+" else torch.mul
-        return reduce(operation, [part.diagonal(a) for part, a, _ in self._with_features(A, A)])
+        return reduce(operation, [part.diagonal(a) for part, a in zip(self.parts, self.split(A), strict=True)])
 
     def diagonal_vjp(self, A: Tensor, weights: Tensor) -> Tensors:
-        parts = self._with_features(A, A)
+        parts = list(zip(self.parts, self.split(A), strict=True))
         bars = [weights] * len(parts)
         if self.operation == "*":
-            others = self._products_of_others([part.diagonal(a) for part, a, _ in parts])
-            bars = [weights * factor for factor in others]
-        return _named([part.diagonal_vjp(a, bar) for (part, a, _), bar in zip(parts, bars, strict=True)])
+            bars = [weights * others for others in _products_of_others([part.diagonal(a) for part, a in parts])]
+        return _named([part.diagonal_vjp(a, bar) for (part, a), bar in zip(parts, bars, strict=True)])
 
-    def _with_features(self, A: Tensor, B: Tensor) -> list[tuple[Kernel, Tensor, Tensor]]:
-        """Each part with its own columns of the features; all simple kernels have equally many."""
-        widths = [_leaves(part) * A.shape[1] // _leaves(self) for part in self.parts]
-        return list(zip(self.parts, torch.split(A, widths, dim=1), torch.split(B, widths, dim=1), strict=True))
+    def split(self, A: Tensor) -> tuple[Tensor, ...]:
+        """The columns of features that belong to each part; all simple kernels have equally many."""
+        return torch.split(A, [_leaves(part) * A.shape[1] // _leaves(self) for part in self.parts], dim=1)
 
-    @staticmethod
-    def _products_of_others(factors: list[Tensor]) -> list[Tensor]:
-        """For each factor the product of the others: no division, so zeros are allowed."""
-        return [reduce(torch.mul, factors[:i] + factors[i + 1 :]) for i in range(len(factors))]
+
+class CompositeCross:
+    def __init__(self, kernel: Composite, B: Tensor) -> None:
+        self.kernel = kernel
+        self.crosses = [part.against(b) for part, b in zip(kernel.parts, kernel.split(B), strict=True)]
+
+    def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
+        (first, a_first), *rest = self._with_features(A)
+        K = first.values(a_first, out)
+        for cross, a in rest:
+            if self.kernel.operation == "+":
+                K.add_(cross.values(a))
+            else:
+                K.mul_(cross.values(a))
+        return K
+
+    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+        parts = self._with_features(A)
+        bars = [K_bar.clone() for _ in parts]  # parts may overwrite theirs
+        if self.kernel.operation == "*":
+            factors = _products_of_others([cross.values(a) for cross, a in parts])
+            bars = [bar.mul_(others) for bar, others in zip(bars, factors, strict=True)]
+        for (cross, a), bar in zip(parts, bars, strict=True):
+            cross.add_adjoint(a, bar, scratch)
+
+    def gradients(self) -> Tensors:
+        return _named([cross.gradients() for cross in self.crosses])
+
+    def _with_features(self, A: Tensor) -> list[tuple[Cross, Tensor]]:
+        return list(zip(self.crosses, self.kernel.split(A), strict=True))
+
+
+def _products_of_others(factors: list[Tensor]) -> list[Tensor]:
+    """For each factor the product of the others: no division, so zeros are allowed."""
+    return [reduce(torch.mul, factors[:i] + factors[i + 1 :]) for i in range(len(factors))]
 
 
 def _leaves(kernel: Kernel) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Form, Kernel, Tensors
+from nearexact.kernels.base import Cross, Form, Kernel, Tensors, add_to, squares
 
 # Where the angle between two inputs is tiny its cosine has lost the angle's digits: such pairs are computed again from
 # differences of unit vectors. Below NO_ANGLE the step kernel's slope 1/sin is left out: its contribution to a
@@ -46,12 +46,8 @@ class LinearForm:
 
     uses_differences: ClassVar[bool] = False
 
-    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
-        return inner_products(A, B, p["variances"], p["bias_variance"], out)
-
-    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        variances_bar, bias_bar = inner_product_gradients(A, B, K_bar)
-        return {"variances": variances_bar, "bias_variance": bias_bar}
+    def against(self, p: Tensors, B: Tensor) -> Cross:
+        return LinearCross(p, B)
 
     def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
         return squared_norms(A, p["variances"], p["bias_variance"])
@@ -60,9 +56,20 @@ class LinearForm:
         return {"variances": squares(A).T @ weights, "bias_variance": weights.sum()}
 
 
-def squares(A: Tensor) -> Tensor:
-    """The columns x² of quadratic features: [N, D]."""
-    return A[:, : A.shape[1] // 2]
+class LinearCross:
+    def __init__(self, p: Tensors, B: Tensor) -> None:
+        self.p, self.B = p, B
+        self.totals: Tensors = {}
+
+    def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
+        return inner_products(A, self.B, self.p["variances"], self.p["bias_variance"], out)
+
+    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+        variances_bar, bias_bar = inner_product_gradients(A, self.B, K_bar)
+        add_to(self.totals, {"variances": variances_bar, "bias_variance": bias_bar})
+
+    def gradients(self) -> Tensors:
+        return self.totals
 
 
 @dataclass(frozen=True)
@@ -72,31 +79,8 @@ class ArcCosineForm:
     order: int
     uses_differences: ClassVar[bool] = False
 
-    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
-        angle, a, b = self._angles(p, A, B, out)
-        J = _angular(self.order, angle)
-        if self.order:
-            J.mul_((a**self.order)[:, None]).mul_(b**self.order)
-        return torch.mul(J, p["variance"] / math.pi, out=out)
-
-    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        n = self.order
-        angle, a, b = self._angles(p, A, B, scratch)
-        magnitude = K_bar.mul_(p["variance"] / math.pi)
-        if n:
-            magnitude.mul_((a**n)[:, None]).mul_(b**n)
-        radial = _angular(n, angle).mul_(magnitude)  # K_bar ∘ K
-        turning = _angular_slope(n, angle).mul_(magnitude)  # K_bar ∘ ∂k/∂cos φ
-        # With S = ⟨x, z⟩: cos φ = S/(ab) and k ∝ (ab)ⁿ J(φ), so that for a weight w, with a² = ⟨x, x⟩, b² = ⟨z, z⟩,
-        #   ∂k/∂w = k_cos/(ab) ∂S/∂w + ½(n k − k_cos cos φ)(∂a²/∂w /a² + ∂b²/∂w /b²)
-        lengths = radial * n - turning * angle.cos()
-        of_a, of_b = lengths.sum(1) / (2.0 * a.square()), lengths.sum(0) / (2.0 * b.square())
-        weights_bar, bias_bar = inner_product_gradients(A, B, turning.div_(a[:, None]).div_(b))
-        return {
-            "weight_variances": weights_bar + squares(A).T @ of_a + squares(B).T @ of_b,
-            "bias_variance": bias_bar + of_a.sum() + of_b.sum(),
-            "variance": radial.sum() / p["variance"],
-        }
+    def against(self, p: Tensors, B: Tensor) -> Cross:
+        return ArcCosineCross(self.order, p, B)
 
     def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
         squared = squared_norms(A, p["weight_variances"], p["bias_variance"])
@@ -114,20 +98,56 @@ class ArcCosineForm:
     def _at_zero_angle(self) -> float:
         return 3.0 if self.order == 2 else 1.0  # J_n(0)/π
 
-    def _angles(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Angles [N, M] between rows, and their lengths [N] and [M]."""
-        weights, bias = p["weight_variances"], p["bias_variance"]
+
+class ArcCosineCross:
+    def __init__(self, order: int, p: Tensors, B: Tensor) -> None:
+        self.order, self.p, self.B = order, p, B
+        self.totals: Tensors = {}
+
+    def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
+        angle, a, b = self._angles(A, out)
+        J = _angular(self.order, angle)
+        if self.order:
+            J.mul_((a**self.order)[:, None]).mul_(b**self.order)
+        return torch.mul(J, self.p["variance"] / math.pi, out=out)
+
+    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+        n = self.order
+        angle, a, b = self._angles(A, scratch)
+        magnitude = K_bar.mul_(self.p["variance"] / math.pi)
+        if n:
+            magnitude.mul_((a**n)[:, None]).mul_(b**n)
+        radial = _angular(n, angle).mul_(magnitude)  # K_bar ∘ K
+        turning = _angular_slope(n, angle).mul_(magnitude)  # K_bar ∘ ∂k/∂cos φ
+        # With S = ⟨x, z⟩: cos φ = S/(ab) and k ∝ (ab)ⁿ J(φ), so that for a weight w, with a² = ⟨x, x⟩, b² = ⟨z, z⟩,
+        #   ∂k/∂w = k_cos/(ab) ∂S/∂w + ½(n k − k_cos cos φ)(∂a²/∂w /a² + ∂b²/∂w /b²)
+        lengths = radial * n - turning * angle.cos()
+        of_a, of_b = lengths.sum(1) / (2.0 * a.square()), lengths.sum(0) / (2.0 * b.square())
+        weights_bar, bias_bar = inner_product_gradients(A, self.B, turning.div_(a[:, None]).div_(b))
+        term = {
+            "weight_variances": weights_bar + squares(A).T @ of_a + squares(self.B).T @ of_b,
+            "bias_variance": bias_bar + of_a.sum() + of_b.sum(),
+            "variance": radial.sum() / self.p["variance"],
+        }
+        add_to(self.totals, term)
+
+    def gradients(self) -> Tensors:
+        return self.totals
+
+    def _angles(self, A: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Angles [N, M] between rows x and z, and their lengths [N] and [M]."""
+        weights, bias, B = self.p["weight_variances"], self.p["bias_variance"], self.B
         a, b = squared_norms(A, weights, bias).sqrt(), squared_norms(B, weights, bias).sqrt()
         cosine = inner_products(A, B, weights, bias, out).div_(a[:, None]).div_(b).clamp_(-1.0, 1.0)
-        rows, columns = (cosine.abs() > 1.0 - NEARLY_PARALLEL).nonzero(as_tuple=True)
+        pairs = (cosine.abs() > 1.0 - NEARLY_PARALLEL).nonzero()
         angle = cosine.acos_()
-        if len(rows):
+        if len(pairs):
             roots, d = torch.cat([weights, bias[None]]).sqrt(), len(weights)
             x, z = A[:, d:] * roots / a[:, None], B[:, d:] * roots / b[:, None]  # unit vectors
-            for start in range(0, len(rows), PAIRS_AT_ONCE):
-                i, j = rows[start : start + PAIRS_AT_ONCE], columns[start : start + PAIRS_AT_ONCE]
-                difference, total = (x[i] - z[j]).norm(dim=1), (x[i] + z[j]).norm(dim=1)
-                angle[i, j] = 2.0 * torch.atan2(difference, total)  # Kahan: accurate at every angle
+            for part in torch.split(pairs, PAIRS_AT_ONCE):
+                n, m = part[:, 0], part[:, 1]
+                difference, total = (x[n] - z[m]).norm(dim=1), (x[n] + z[m]).norm(dim=1)
+                angle[n, m] = 2.0 * torch.atan2(difference, total)  # Kahan: accurate at every angle
         return angle, a, b
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Form, Kernel, Tensors, quadratic_features
+from nearexact.kernels.base import Cross, Form, Kernel, Tensors, inputs, quadratic_features, squares
 
 # The product form |x|² + |z|² − 2xz leaves an error of a few eps·(|x|² + |z|²) in a squared distance. Pairs closer than
 # this fraction of |x|² + |z|² are treated by differences instead, which keeps the relative error below 1e-9. Kernels
@@ -26,61 +26,92 @@ LARGE_NORM = 1e5
 PAIRS_AT_ONCE = 2**18
 
 
-class Distances:
-    """Weighted squared distances between rows with quadratic features A [N, 2D + 1] and B [M, 2D + 1].
+Near = list[tuple[Tensor, Tensor]]  # rows of X and rows of Z of pairs that nearly coincide
 
-    The weights (one over squared lengthscales) go to B's side, which is small.
+
+class Distances:
+    """q = scale·Σ_d weights_d (x_d − z_d)² between rows x with quadratic features A and fixed rows z with features B.
+
+    The weights (one over squared lengthscales) go to the side of z, which is small. `singular` is for kernels that are
+    not smooth at q = 0.
     """
 
-    def __init__(self, A: Tensor, B: Tensor) -> None:
-        self.A, self.d = A, A.shape[1] // 2
-        self.X, self.Z = inputs(A), inputs(B)  # [N, D], [M, D]
-        self.Z_squared = B[:, : self.d]
-        self.near: list[tuple[Tensor, Tensor]] = []  # rows of X and of Z that nearly coincide
+    def __init__(self, B: Tensor, weights: Tensor, *, scale: float, singular: bool = False) -> None:
+        self.d, self.Z, self.weights = B.shape[1] // 2, inputs(B), weights * scale
+        self.norms = squares(B) @ self.weights  # scale·|z|²  [M]
+        columns = [self.weights.expand_as(self.Z), self.Z * (-2.0 * self.weights), self.norms[:, None]]
+        self.of_A = torch.cat(columns, dim=1).T  # q = A @ of_A  [2D + 1, M]
+        self.restores = singular or float(self.norms.abs().max()) > LARGE_NORM  # near rows have similar norms
+        self.sums = torch.zeros_like(self.of_A)  # Σ_n H_nm [x_n², x_n, 1]  [2D + 1, M]
+        self.near_squares, self.near_total = torch.zeros_like(weights), weights.new_zeros(())
 
-    def scaled(self, weights: Tensor, out: Tensor | None, *, scale: float, singular: bool = False) -> Tensor:
-        """scale·Σ_d weights_d (x_nd − z_md)²: [N, M]. `singular` is for kernels that are not smooth at 0."""
-        weights = weights * scale
-        norms = self.Z_squared @ weights  # scale·|z|²  [M]
-        of_Z = torch.cat([weights.expand_as(self.Z), self.Z * (-2.0 * weights), norms[:, None]], dim=1)
-        Q = torch.mm(self.A, of_Z.T, out=out)
-        if singular or float(norms.abs().max()) > LARGE_NORM:  # near pairs have large norms only if both rows have
-            bounds = (self.A[:, : self.d] @ weights)[:, None] + norms  # scale·(|x|² + |z|²)  [N, M]
-            rows, columns = (Q.abs() <= bounds.abs_().mul_(NEAR)).nonzero(as_tuple=True)
-            parts = torch.split(torch.stack([rows, columns], dim=1), PAIRS_AT_ONCE)
-            self.near = [(part[:, 0], part[:, 1]) for part in parts]
-            for n, m in self.near:
-                Q[n, m] = self._squared_differences(n, m) @ weights
-        return Q
+    def of(self, A: Tensor, out: Tensor | None) -> tuple[Tensor, Near]:
+        """q [N, M], and the pairs in it that were computed from differences."""
+        Q = torch.mm(A, self.of_A, out=out)
+        if not self.restores:
+            return Q, []
+        bounds = (squares(A) @ self.weights)[:, None] + self.norms  # scale·(|x|² + |z|²)  [N, M]
+        pairs = (Q.abs() <= bounds.abs_().mul_(NEAR)).nonzero()
+        near = [(part[:, 0], part[:, 1]) for part in torch.split(pairs, PAIRS_AT_ONCE)]
+        for n, m in near:
+            Q[n, m] = self._squared_differences(A, n, m) @ self.weights
+        return Q, near
 
-    def weighted(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ_nm H_nm (x_nd − z_md)² for every d, [D], and Σ_nm H_nm, by one thin product with H. Overwrites H."""
-        squares, total = self.Z.new_zeros(self.d), self.Z.new_zeros(())
-        for n, m in self.near:
+    def add(self, A: Tensor, H: Tensor, near: Near) -> None:
+        """Add Σ_nm H_nm q_nm to what is differentiated, by one thin product with H. Overwrites H."""
+        for n, m in near:
             weights = H[n, m]
-            squares += weights @ self._squared_differences(n, m)
-            total += weights.sum()
+            self.near_squares += weights @ self._squared_differences(A, n, m)
+            self.near_total += weights.sum()
             H[n, m] = 0.0
-        sums = self.A.T @ H  # Σ_n H_nm [x_n², x_n, 1]  [2D + 1, M]
-        of_squares, of_X, of_1 = sums[: self.d], sums[self.d : -1], sums[-1]
-        squares += (of_squares + self.Z.T * (self.Z.T * of_1 - 2.0 * of_X)).sum(1)
-        return squares, total + of_1.sum()
+        self.sums.addmm_(A.T, H)
 
-    def _squared_differences(self, n: Tensor, m: Tensor) -> Tensor:
-        return (self.X[n] - self.Z[m]).square_()  # [pairs, D]
+    def weighted(self) -> tuple[Tensor, Tensor]:
+        """Σ_nm H_nm (x_nd − z_md)² for every d, [D], and Σ_nm H_nm, over all that was added."""
+        of_squares, of_X, of_1 = self.sums[: self.d], self.sums[self.d : -1], self.sums[-1]
+        weighted = (of_squares + self.Z.T * (self.Z.T * of_1 - 2.0 * of_X)).sum(1)
+        return weighted + self.near_squares, of_1.sum() + self.near_total
 
-
-def inputs(A: Tensor) -> Tensor:
-    """The columns x of quadratic features: [N, D]."""
-    return A[:, A.shape[1] // 2 : -1]
+    def _squared_differences(self, A: Tensor, n: Tensor, m: Tensor) -> Tensor:
+        return (inputs(A)[n] - self.Z[m]).square_()  # [pairs, D]
 
 
-def constant_diagonal(p: Tensors, A: Tensor) -> Tensor:
-    return p["variance"].repeat(len(A))
+class SquaredExponentialCross:
+    """variance · exp(−½|x − z|²) with distances in lengthscales.
+
+    The variance multiplies the exponential. To add its logarithm to the exponent would save a pass over [N, M], but
+    the rounding error of a larger exponent makes the ELBO four times noisier where K_ZZ is ill-conditioned.
+    """
+
+    def __init__(self, p: Tensors, B: Tensor) -> None:
+        self.p, self.variance = p, float(p["variance"])
+        self.distances = Distances(B, p["lengthscales"] ** -2.0, scale=-0.5)
+
+    def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
+        return self.distances.of(A, out)[0].exp_().mul_(self.variance)
+
+    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+        Q, near = self.distances.of(A, scratch)
+        self.distances.add(A, Q.exp_().mul_(K_bar), near)  # K_bar ∘ ∂k/∂q = K_bar ∘ K, here without the variance
+
+    def gradients(self) -> Tensors:
+        weighted, total = self.distances.weighted()
+        return {"lengthscales": weighted * self.variance / self.p["lengthscales"] ** 3, "variance": total}
 
 
-def constant_diagonal_vjp(p: Tensors, weights: Tensor) -> Tensors:
-    return {name: torch.zeros_like(value) for name, value in p.items()} | {"variance": weights.sum()}
+class SquaredExponentialForm:
+    """variance · exp(−½ Σ_d (x_d − z_d)²/l_d²)."""
+
+    uses_differences: ClassVar[bool] = True
+
+    def against(self, p: Tensors, B: Tensor) -> Cross:
+        return SquaredExponentialCross(p, B)
+
+    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
+        return constant_diagonal(p, A)
+
+    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
+        return constant_diagonal_vjp(p, weights)
 
 
 @dataclass(frozen=True)
@@ -93,18 +124,8 @@ class MaternForm:
     singular_at_zero: bool = False
     uses_differences: ClassVar[bool] = True
 
-    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
-        root = self._root(p, Distances(A, B), out)
-        return torch.mul(self.shape(root), p["variance"], out=root)
-
-    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        distances = Distances(A, B)
-        root = self._root(p, distances, scratch)
-        variance_bar = torch.linalg.vecdot(self.shape(root).ravel(), K_bar.ravel())
-        H = K_bar.mul_(self.slope(root)).mul_(p["variance"])  # K_bar ∘ ∂k/∂q
-        squares, _ = distances.weighted(H)
-        lengthscales_bar = -2.0 * self.scale * squares / p["lengthscales"] ** 3
-        return {"lengthscales": lengthscales_bar, "variance": variance_bar}
+    def against(self, p: Tensors, B: Tensor) -> Cross:
+        return MaternCross(self, p, B)
 
     def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
         return constant_diagonal(p, A)
@@ -112,37 +133,28 @@ class MaternForm:
     def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
         return constant_diagonal_vjp(p, weights)
 
-    def _root(self, p: Tensors, distances: Distances, out: Tensor | None) -> Tensor:
+
+class MaternCross:
+    def __init__(self, form: MaternForm, p: Tensors, B: Tensor) -> None:
+        self.form, self.p, self.variance = form, p, float(p["variance"])
         weights = p["lengthscales"] ** -2.0
-        return distances.scaled(weights, out, scale=self.scale, singular=self.singular_at_zero).clamp_(min=0.0).sqrt_()
+        self.distances = Distances(B, weights, scale=form.scale, singular=form.singular_at_zero)
+        self.variance_bar = B.new_zeros(())
 
+    def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
+        root = self.distances.of(A, out)[0].clamp_(min=0.0).sqrt_()
+        return torch.mul(self.form.shape(root), self.variance, out=root)
 
-# The variance multiplies the exponential instead of adding its logarithm to the exponent: that would save a pass over
-# [N, M], but the rounding error of a larger exponent makes the ELBO four times noisier where K_ZZ is ill-conditioned.
-def exponentials(distances: Distances, weights: Tensor, out: Tensor | None) -> Tensor:
-    """exp(−½ Σ_d weights_d (x_nd − z_md)²): [N, M]."""
-    return distances.scaled(weights, out, scale=-0.5).exp_()
+    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+        Q, near = self.distances.of(A, scratch)
+        root = Q.clamp_(min=0.0).sqrt_()
+        self.variance_bar += torch.linalg.vecdot(self.form.shape(root).ravel(), K_bar.ravel())
+        self.distances.add(A, K_bar.mul_(self.form.slope(root)), near)
 
-
-class SquaredExponentialForm:
-    """variance · exp(−½ Σ_d (x_d − z_d)²/l_d²)."""
-
-    uses_differences: ClassVar[bool] = True
-
-    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
-        return exponentials(Distances(A, B), p["lengthscales"] ** -2.0, out).mul_(p["variance"])
-
-    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        distances = Distances(A, B)
-        H = exponentials(distances, p["lengthscales"] ** -2.0, scratch).mul_(K_bar)  # K_bar ∘ K / variance
-        squares, total = distances.weighted(H)
-        return {"lengthscales": squares * p["variance"] / p["lengthscales"] ** 3, "variance": total}
-
-    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
-        return constant_diagonal(p, A)
-
-    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
-        return constant_diagonal_vjp(p, weights)
+    def gradients(self) -> Tensors:
+        weighted, _ = self.distances.weighted()
+        factor = -2.0 * self.form.scale * self.variance  # ∂q/∂l_d = −2·scale·(x_d − z_d)²/l_d³
+        return {"lengthscales": weighted * factor / self.p["lengthscales"] ** 3, "variance": self.variance_bar}
 
 
 class PeriodicForm:
@@ -150,22 +162,8 @@ class PeriodicForm:
 
     uses_differences: ClassVar[bool] = True
 
-    def cross(self, p: Tensors, A: Tensor, B: Tensor, out: Tensor | None) -> Tensor:
-        return exponentials(self._distances(p, A, B), self._weights(p), out).mul_(p["variance"])
-
-    def cross_vjp(self, p: Tensors, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None) -> Tensors:
-        distances = self._distances(p, A, B)
-        H = exponentials(distances, self._weights(p), scratch).mul_(K_bar)  # K_bar ∘ K / variance
-        points, others = distances.X, distances.Z  # [N, 2D], [M, 2D]
-        period_bar = self._period_vjp(p, inputs(A), H @ others - H.sum(1, keepdim=True) * points)
-        period_bar += self._period_vjp(p, inputs(B), H.T @ points - H.sum(0)[:, None] * others)
-        squares, total = distances.weighted(H)
-        cosines, sines = squares.chunk(2)
-        return {
-            "period": period_bar * p["variance"],
-            "lengthscales": (cosines + sines) * p["variance"] / p["lengthscales"] ** 3,
-            "variance": total,
-        }
+    def against(self, p: Tensors, B: Tensor) -> Cross:
+        return PeriodicCross(p, B)
 
     def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
         return constant_diagonal(p, A)
@@ -173,22 +171,53 @@ class PeriodicForm:
     def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
         return constant_diagonal_vjp(p, weights)
 
-    def _distances(self, p: Tensors, A: Tensor, B: Tensor) -> Distances:
-        return Distances(*(quadratic_features(self._on_circles(p, inputs(features))) for features in (A, B)))
 
-    def _on_circles(self, p: Tensors, X: Tensor) -> Tensor:
-        angles = X * (2.0 * math.pi / p["period"])
-        return torch.cat([angles.cos(), angles.sin()], dim=1)
+class PeriodicCross:
+    def __init__(self, p: Tensors, B: Tensor) -> None:
+        self.p, self.variance, self.B = p, float(p["variance"]), B
+        self.others = self._on_circles(B)  # features of φ(z)  [M, 4D + 1]
+        self.distances = Distances(self.others, (p["lengthscales"] ** -2.0).repeat(2), scale=-0.5)
+        self.period_bar = torch.zeros_like(p["period"])
 
-    def _weights(self, p: Tensors) -> Tensor:
-        return (p["lengthscales"] ** -2.0).repeat(2)
+    def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
+        return self.distances.of(self._on_circles(A), out)[0].exp_().mul_(self.variance)
 
-    def _period_vjp(self, p: Tensors, X: Tensor, points_bar: Tensor) -> Tensor:
+    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+        points = self._on_circles(A)
+        Q, near = self.distances.of(points, scratch)
+        H = Q.exp_().mul_(K_bar)  # K_bar ∘ K / variance
+        x, z = inputs(points), inputs(self.others)  # [N, 2D], [M, 2D]
+        self.period_bar += self._period_vjp(A, x, H @ z - H.sum(1, keepdim=True) * x)
+        self.period_bar += self._period_vjp(self.B, z, H.T @ x - H.sum(0)[:, None] * z)
+        self.distances.add(points, H, near)
+
+    def gradients(self) -> Tensors:
+        weighted, total = self.distances.weighted()
+        cosines, sines = weighted.chunk(2)
+        return {
+            "period": self.period_bar * self.variance,
+            "lengthscales": (cosines + sines) * self.variance / self.p["lengthscales"] ** 3,
+            "variance": total,
+        }
+
+    def _on_circles(self, A: Tensor) -> Tensor:
+        angles = inputs(A) * (2.0 * math.pi / self.p["period"])
+        return quadratic_features(torch.cat([angles.cos(), angles.sin()], dim=1))
+
+    def _period_vjp(self, A: Tensor, points: Tensor, points_bar: Tensor) -> Tensor:
         """From the adjoint of points (cos, sin) on circles, before the lengthscales, to that of the period."""
-        cosines, sines = self._on_circles(p, X).chunk(2, dim=1)
+        cosines, sines = points.chunk(2, dim=1)
         cosines_bar, sines_bar = points_bar.chunk(2, dim=1)
-        angles_bar = (cosines * sines_bar - sines * cosines_bar) / p["lengthscales"].square()
-        return -(X * angles_bar).sum(0) * (2.0 * math.pi / p["period"].square())
+        angles_bar = (cosines * sines_bar - sines * cosines_bar) / self.p["lengthscales"].square()
+        return -(inputs(A) * angles_bar).sum(0) * (2.0 * math.pi / self.p["period"].square())
+
+
+def constant_diagonal(p: Tensors, A: Tensor) -> Tensor:
+    return p["variance"].repeat(len(A))
+
+
+def constant_diagonal_vjp(p: Tensors, weights: Tensor) -> Tensors:
+    return {name: torch.zeros_like(value) for name, value in p.items()} | {"variance": weights.sum()}
 
 
 def _over_twice_root(value: Tensor, root: Tensor) -> Tensor:
