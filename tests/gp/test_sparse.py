@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gpytorch
 import numpy as np
 import pytest
@@ -16,6 +18,12 @@ from tests.kernels.test_conformance import LargestTensor
 from tests.problems import KERNELS, regression
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+WAYS = {
+    "solves": Numerics(direct_condition=0.0, merge_condition=0.0),
+    "merged": Numerics(direct_condition=0.0, merge_condition=np.inf),
+    "direct": Numerics(direct_condition=np.inf, merge_condition=np.inf),
+}
+every_way = pytest.mark.parametrize("numerics", WAYS.values(), ids=WAYS.keys())
 NOISE = 0.05
 
 
@@ -45,10 +53,10 @@ def test_predictions_equal_the_dense_formulas(kernel: Kernel) -> None:
 
 
 @every_kernel
-@pytest.mark.parametrize("merge_condition", [0.0, np.inf], ids=["solve by chunk", "merged solve"])
-def test_gradient_agrees_with_finite_differences(kernel: Kernel, merge_condition: float) -> None:
+@every_way
+def test_gradient_agrees_with_finite_differences(kernel: Kernel, numerics: Numerics) -> None:
     X, y = regression(50)
-    objective = SparseObjective(kernel, NOISE, X, y, X[:7], numerics=Numerics(merge_condition=merge_condition))
+    objective = SparseObjective(kernel, NOISE, X, y, X[:4], numerics=numerics)
     theta = objective.theta0
     value, gradient = objective(theta)
     assert gradient.shape == theta.shape == (len(objective.layout.names),)
@@ -102,14 +110,14 @@ class GPyTorchSGPR(gpytorch.models.ExactGP):  # type: ignore[misc]
         return float(elbo), {n: (r.grad / torch.sigmoid(r)).detach().numpy().ravel() for n, r in raw.items()}
 
 
-@pytest.mark.parametrize("merge_condition", [0.0, np.inf], ids=["solve by chunk", "merged solve"])
-def test_value_and_gradient_equal_gpytorchs(merge_condition: float) -> None:
+@every_way
+def test_value_and_gradient_equal_gpytorchs(numerics: Numerics) -> None:
     X, y = regression(400)
     kernel = SquaredExponential([0.6, 1.1, 2.0], 1.7)
     tensors = torch.tensor(X), torch.tensor(y)
     expected, gradients = GPyTorchSGPR(*tensors, tensors[0][:20], kernel, NOISE).elbo_and_gradient()
     # GPyTorch adds jitter only where the factorisation fails, and here it does not.
-    numerics = Numerics(first_jitter=0.0, merge_condition=merge_condition)
+    numerics = replace(numerics, first_jitter=0.0)
     objective = SparseObjective(kernel, NOISE, X, y, X[:20], numerics=numerics)
     value, by_parameter, by_noise = objective.value_and_gradient(kernel, NOISE)
     assert value == pytest.approx(expected, rel=1e-6)
@@ -132,7 +140,11 @@ def test_samples_have_the_posterior_mean_and_covariance() -> None:
     assert not torch.equal(samples, posterior.sample(X_new, 200_000, seed=2))
 
 
-@pytest.mark.parametrize("kernel", [SquaredExponential(1.5), Matern12(1.5), ArcCosine(1) + Linear()], ids=repr)
+@pytest.mark.parametrize(
+    "kernel",
+    [SquaredExponential(0.3), SquaredExponential(1.0), SquaredExponential(1.5), Matern12(1.5), ArcCosine(1) + Linear()],
+    ids=["direct", "merged", "solves", "matern12", "composite"],
+)
 def test_memory_limit_changes_nothing_but_memory(kernel: Kernel) -> None:
     n, m = 30_000, 40
     X, y = regression(n)
@@ -150,10 +162,11 @@ def test_memory_limit_changes_nothing_but_memory(kernel: Kernel) -> None:
     assert scarce.factorise(*scarce.layout.unpack(scarce.theta0)).elbo == pytest.approx(-value, rel=1e-10)
 
 
-def test_no_array_is_larger_than_n_by_m() -> None:
+@every_way
+def test_no_array_is_larger_than_n_by_m(numerics: Numerics) -> None:
     n, m = 3000, 50
     X, y = regression(n)
-    objective = sgpr_objective(SquaredExponential(), NOISE, X, y, X[:m])
+    objective = SparseObjective(SquaredExponential(), NOISE, X, y, X[:m], numerics=numerics)
     with LargestTensor() as largest:
         objective(objective.theta0)
     assert largest.elements <= n * m
@@ -165,14 +178,16 @@ def test_a_memory_limit_too_small_for_the_points_is_refused() -> None:
         sgpr_objective(SquaredExponential(), NOISE, X, y, X[:1000], memory_limit="50MB")
 
 
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+@every_way
+def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch, numerics: Numerics) -> None:
     """One chunk, many chunks with a short last one, and blocks of G: the same numbers."""
     X, y = regression(1000)
-    one = sgpr_objective(SquaredExponential(), NOISE, X, y, X[:150])
+    kernel = SquaredExponential(0.3)
+    one = SparseObjective(kernel, NOISE, X, y, X[:150], numerics=numerics)
     value, gradient = one(one.theta0)
     monkeypatch.setattr(chunks_module, "CHUNK_ELEMENTS", 300 * 150)
     monkeypatch.setattr(sparse_module, "GRAM_BLOCK", 37)
-    many = sgpr_objective(SquaredExponential(), NOISE, X, y, X[:150])
+    many = SparseObjective(kernel, NOISE, X, y, X[:150], numerics=numerics)
     assert (one.plan.rows, many.plan.rows) == (1000, 300)
     assert many(many.theta0)[0] == pytest.approx(value, rel=1e-12)
     assert many(many.theta0)[1] == pytest.approx(gradient, rel=1e-9)
@@ -181,6 +196,22 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     joint_mean, covariance = posterior.joint(X)
     assert torch.allclose(mean, joint_mean, rtol=1e-10)
     assert torch.allclose(variance, covariance.diagonal(), rtol=1e-8, atol=1e-12)
+
+
+def test_the_shortcut_is_taken_only_where_it_costs_no_digits() -> None:
+    """Over four orders of magnitude of lengthscales, against the way that always solves."""
+    X, y = regression(500)
+    taken = set()
+    for lengthscale in np.geomspace(0.03, 300.0, 25):
+        kernel = SquaredExponential([lengthscale] * 3)
+        objective = sgpr_objective(kernel, 1e-3, X, y, X[:60])
+        careful = SparseObjective(kernel, 1e-3, X, y, X[:60], numerics=WAYS["solves"])
+        model = objective.factorise(kernel, 1e-3)
+        taken.add((model.direct, model.merges))
+        assert objective(objective.theta0)[0] == pytest.approx(careful(careful.theta0)[0], rel=1e-8)
+        gradient, expected = objective(objective.theta0)[1], careful(careful.theta0)[1]
+        assert np.allclose(gradient, expected, rtol=1e-6, atol=1e-8 * np.abs(expected).max())
+    assert taken == {(True, True), (False, True), (False, False)}
 
 
 def test_evaluations_do_not_disturb_each_other() -> None:

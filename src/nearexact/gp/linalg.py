@@ -27,7 +27,8 @@ class Numerics:
     selection_tolerance: float = (
         1e-12  # residual variance, relative to the largest, at which all further points are copies
     )
-    merge_condition: float = 1e3  # mean condition of K_ZZ up to which solves may be merged; see sparse.py
+    direct_condition: float = 30.0  # mean condition of K_ZZ up to which V is not needed at all; see sparse.py ...
+    merge_condition: float = 1e3  # ... and up to which its second solve is not needed
 
 
 DEFAULT_NUMERICS = Numerics()

@@ -49,6 +49,8 @@ class Factorisation:
     of_Z: Tensor  # features of Z [M, F]
     L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
     jitter: float
+    direct: bool  # whether G and b were computed without V
+    merges: bool  # whether the second sweep may solve once instead of for each chunk
     n: int
     yy: float  # yᵀy
     G: Tensor  # V Vᵀ, V = L⁻¹ K_ZX  [M, M]
@@ -174,8 +176,8 @@ class SparseObjective:
         self.plan = MemoryPlan.within(budget, len(self.X), len(self.Z), n_features)
         self._yy = float(self.y @ self.y)
         self._features = kernel.features(self.X, self._centre) if self.plan.keeps_features else None
-        self._stored: Tensor | None = None  # V of all rows, or of one chunk where it is recomputed
-        self._adjoint: Tensor | None = None  # adjoint of K_XZ of one chunk
+        self._V: Tensor | None = None  # of all rows, if there is room  [N, M]
+        self._buffers: list[Tensor] = []  # of one chunk, two of them  [rows, M]
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """−ELBO and its gradient at θ; NaN where the trace is beyond repair or θ is not finite."""
@@ -189,34 +191,57 @@ class SparseObjective:
         """First sweep: everything about the model at these hyperparameters but its gradient."""
         of_Z = kernel.features(self.Z, self._centre)
         L, jitter = jittered_cholesky(kernel.gram(of_Z), self.repairs, what="K_ZZ", numerics=self.numerics)
+        k = torch.cat([kernel.diagonal(of_X) for of_X in self._features_in_pieces(kernel)])  # k(x, x)  [N]
+        condition = mean_condition(L, self.numerics.merge_condition)
+        direct = condition <= self.numerics.direct_condition
+        if direct:
+            G, b = self._sums_over_K(kernel, of_Z, L)
+            trace, repaired = float(k.sum() - G.diagonal().sum()), False
+            direct = trace > 0.0  # else only q(x, x) can tell rounding noise from failure
+        if not direct:
+            G, b, q = self._sums_over_V(kernel, of_Z, L)
+            trace, repaired = repair_trace(float((k - q).sum()), float((q / k).max()), self.repairs, self.numerics)
+        return Factorisation(
+            kernel=kernel,
+            noise_variance=noise_variance,
+            Z=self.Z,
+            of_Z=of_Z,
+            L=L,
+            jitter=jitter,
+            direct=direct,
+            merges=condition <= self.numerics.merge_condition,
+            n=len(self.X),
+            yy=self._yy,
+            G=G,
+            b=b,
+            trace=trace,
+            trace_repaired=repaired,
+            repairs=self.repairs,
+        )
+
+    def _sums_over_V(self, kernel: Kernel, of_Z: Tensor, L: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """G = VVᵀ, b = Vy and q(x, x) = |v|², with one triangular solve for each chunk. V is kept if there is room."""
         n, m = len(self.X), len(self.Z)
         G, b, q = self.X.new_zeros(m, m), self.X.new_zeros(m), self.X.new_empty(n)
         cross = kernel.against(of_Z)
         for rows in self._chunks():
-            V = solve_rows(L, cross.values(self._of_rows(kernel, rows), out=self._rows_of_V(rows)))
+            V = solve_rows(L, cross.values(self._of_rows(kernel, rows), out=self._V_buffer(rows)))
             add_gram(G, V)
             b.addmv_(V.T, self.y[rows])
             torch.linalg.vector_norm(V, dim=1, out=q[rows])
-        mirror_lower(G)
-        q.square_()  # q(x, x) = |v|²  [N]
-        k = torch.cat([kernel.diagonal(of_X) for of_X in self._features_in_pieces(kernel)])  # k(x, x)  [N]
-        trace, largest_ratio = float((k - q).sum()), float((q / k).max())
-        checked, repaired = repair_trace(trace, largest_ratio, self.repairs, self.numerics)
-        return Factorisation(
-            kernel,
-            noise_variance,
-            self.Z,
-            of_Z,
-            L,
-            jitter,
-            len(self.X),
-            self._yy,
-            G,
-            b,
-            checked,
-            repaired,
-            self.repairs,
-        )
+        return mirror_lower(G), b, q.square_()
+
+    def _sums_over_K(self, kernel: Kernel, of_Z: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
+        """G = L⁻¹(K_ZX K_XZ)L⁻ᵀ and b = L⁻¹(K_ZX y): no solve but with the sums."""
+        m = len(self.Z)
+        G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
+        cross = kernel.against(of_Z)
+        for rows in self._chunks():
+            K = cross.values(self._of_rows(kernel, rows), out=self._chunk_buffer(0, rows))
+            add_gram(G, K)
+            b.addmv_(K.T, self.y[rows])
+        solve_rows(L, b[None, :])
+        return congruence(L, mirror_lower(G)), b
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
         """ELBO, and its derivatives by the kernel's parameters and by the noise variance."""
@@ -238,8 +263,8 @@ class SparseObjective:
 
         # K̄_ZZ = −½ L⁻ᵀ W L⁻¹. Written as Ḡ2 G + b̄bᵀ, W would cancel badly where K_ZZ is ill-conditioned.
         W = (trace_counts * G - B_inv_G).div_(s).addr_(w, w, alpha=1.0 / s**2)  # [M, M]
-        K_ZZ_bar = solve_rows(L, solve_rows(L, 0.5 * (W + W.T), transposed=True).T, transposed=True).mul_(-0.5)
-        add_to(gradients, kernel.cross_vjp(f.of_Z, f.of_Z, K_ZZ_bar.contiguous()))
+        K_ZZ_bar = congruence(L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)
+        add_to(gradients, kernel.cross_vjp(f.of_Z, f.of_Z, K_ZZ_bar))
 
         Gw = G @ w
         by_noise = (
@@ -255,35 +280,30 @@ class SparseObjective:
     def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor, k_bar: float) -> Tensors:
         """Σ over the data of K̄_ZX · ∂K_ZX and k̄ · ∂k(x, x), by parameter."""
         cross = f.kernel.against(f.of_Z)
-        merged = self._may_merge(f.L)
-        if merged:  # (Ḡ2 L⁻¹) once instead of a solve for each chunk
-            G_bar2, b_bar = solve_rows(f.L, G_bar2.clone(), transposed=True), b_bar.clone()
-            solve_rows(f.L, b_bar[None, :], transposed=True)
+        if f.direct:  # K̄_ZX = (L⁻ᵀ Ḡ2 L⁻¹) K_ZX + (L⁻ᵀ b̄) yᵀ
+            G_bar2 = congruence(f.L, G_bar2, transposed=True)
+        elif f.merges:  # K̄_ZX = (L⁻ᵀ Ḡ2) V + (L⁻ᵀ b̄) yᵀ
+            G_bar2 = solve_rows(f.L, G_bar2, transposed=True)
+        if f.direct or f.merges:
+            b_bar = solve_rows(f.L, b_bar[None, :], transposed=True)[0]
         for rows in self._chunks():
-            V, of_X = self._rows_of_V(rows), self._of_rows(f.kernel, rows)
-            if not self.plan.keeps_v:
-                solve_rows(f.L, cross.values(of_X, out=V))
-            K_bar = torch.mm(V, G_bar2, out=self._adjoint_buffer(rows)).addr_(self.y[rows], b_bar)
-            if not merged:
-                solve_rows(f.L, K_bar, transposed=True)
-            cross.add_adjoint(of_X, K_bar, scratch=V)  # V is not needed any more
+            of_X, K_bar = self._of_rows(f.kernel, rows), self._chunk_buffer(1, rows)
+            if f.direct:
+                K = cross.values(of_X, out=self._chunk_buffer(0, rows))
+                torch.mm(K, G_bar2, out=K_bar).addr_(self.y[rows], b_bar)
+                cross.add_adjoint(of_X, K_bar, scratch=K, holds_values=True)
+            else:
+                V = self._V_buffer(rows)
+                if not self.plan.keeps_v:
+                    solve_rows(f.L, cross.values(of_X, out=V))
+                torch.mm(V, G_bar2, out=K_bar).addr_(self.y[rows], b_bar)
+                if not f.merges:
+                    solve_rows(f.L, K_bar, transposed=True)
+                cross.add_adjoint(of_X, K_bar, scratch=V)  # V is not needed any more
         gradients = cross.gradients()
         for of_X in self._features_in_pieces(f.kernel):
             add_to(gradients, f.kernel.diagonal_vjp(of_X, of_X.new_full((len(of_X),), k_bar)))
         return gradients
-
-    def _may_merge(self, L: Tensor) -> bool:
-        """Whether K_ZZ is conditioned well enough to solve with the small matrix instead of with every chunk.
-
-        That saves a fifth of the arithmetic, but its rounding errors grow with the condition of K_ZZ = LLᵀ: at the
-        limit gradients have lost about half of their digits in the worst case, and none in most.
-        """
-        limit = self.numerics.merge_condition
-        if float(L.diagonal().max() / L.diagonal().min()) ** 2 > limit:  # below cond(K_ZZ), and for free
-            return False
-        inverse = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
-        norms = torch.linalg.matrix_norm(L) * torch.linalg.matrix_norm(inverse)  # at least M, at most M·cond(L)
-        return float(norms / len(L)) ** 2 <= limit
 
     def _chunks(self) -> Iterator[slice]:
         return row_chunks(len(self.X), self.plan.rows)
@@ -296,15 +316,17 @@ class SparseObjective:
         """Features of all rows of X: at once where they are kept, else by chunks."""
         return (self._of_rows(kernel, rows) for rows in ([slice(None)] if self.plan.keeps_features else self._chunks()))
 
-    def _rows_of_V(self, rows: slice) -> Tensor:
-        if self._stored is None:
-            self._stored = self.X.new_empty(len(self.X) if self.plan.keeps_v else self.plan.rows, len(self.Z))
-        return self._stored[rows] if self.plan.keeps_v else self._stored[: rows.stop - rows.start]
+    def _V_buffer(self, rows: slice) -> Tensor:
+        if not self.plan.keeps_v:
+            return self._chunk_buffer(0, rows)
+        if self._V is None:
+            self._V = self.X.new_empty(len(self.X), len(self.Z))
+        return self._V[rows]
 
-    def _adjoint_buffer(self, rows: slice) -> Tensor:
-        if self._adjoint is None:
-            self._adjoint = self.X.new_empty(self.plan.rows, len(self.Z))
-        return self._adjoint[: rows.stop - rows.start]
+    def _chunk_buffer(self, which: int, rows: slice) -> Tensor:
+        if not self._buffers:
+            self._buffers = [self.X.new_empty(self.plan.rows, len(self.Z)) for _ in range(2)]
+        return self._buffers[which][: rows.stop - rows.start]
 
 
 @dataclass(frozen=True)
@@ -342,6 +364,24 @@ def add_gram(G: Tensor, V: Tensor) -> None:
         G[start:stop, :stop].addmm_(V[:, start:stop].T, V[:, :stop])
 
 
-def mirror_lower(G: Tensor) -> None:
-    """Copy the lower triangle of G to the upper one, in place."""
-    G.copy_(torch.tril(G) + torch.tril(G, -1).T)
+def mirror_lower(G: Tensor) -> Tensor:
+    """The symmetric matrix with the lower triangle of G."""
+    return torch.tril(G) + torch.tril(G, -1).T
+
+
+def congruence(L: Tensor, S: Tensor, *, transposed: bool = False) -> Tensor:
+    """L⁻¹ S L⁻ᵀ, or L⁻ᵀ S L⁻¹ if transposed, for symmetric S."""
+    half = solve_rows(L, S.clone(), transposed=transposed)  # S L⁻ᵀ
+    return solve_rows(L, half.T.contiguous(), transposed=transposed)
+
+
+def mean_condition(L: Tensor, limit: float) -> float:
+    """The condition of K_ZZ = LLᵀ in the mean over its spectrum, 1 at best; infinity where clearly above the limit.
+
+    Triangular solves with every chunk are two fifths of the arithmetic. Solving with the sums over the chunks instead
+    saves one or both, but lets rounding errors grow with this figure.
+    """
+    if float(L.diagonal().max() / L.diagonal().min()) ** 2 > limit * len(L) ** 2:  # a lower bound, and for free
+        return math.inf
+    inverse = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
+    return float(torch.linalg.matrix_norm(L) * torch.linalg.matrix_norm(inverse) / len(L)) ** 2

@@ -31,8 +31,13 @@ class Cross(Protocol):
     def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
         """K [N, M] for rows x with features A [N, F], written into `out` if given."""
 
-    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
-        """Add Σ_nm K_bar[n, m] k(x_n, z_m) to what is differentiated. May overwrite K_bar and `scratch`, [N, M]."""
+    def add_adjoint(
+        self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
+    ) -> None:
+        """Add Σ_nm K_bar[n, m] k(x_n, z_m) to what is differentiated. May overwrite K_bar and `scratch`, [N, M].
+
+        `holds_values` says that `scratch` is what `values` returned for A, which may save computing it again.
+        """
 
     def gradients(self) -> Tensors:
         """Derivatives of what has been added so far, by parameter name."""

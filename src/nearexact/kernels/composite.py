@@ -86,7 +86,9 @@ class CompositeCross:
                 K.mul_(cross.values(a))
         return K
 
-    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+    def add_adjoint(
+        self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
+    ) -> None:
         parts = self._with_features(A)
         bars = [K_bar.clone() for _ in parts]  # parts may overwrite theirs
         if self.kernel.operation == "*":

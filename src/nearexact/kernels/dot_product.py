@@ -64,7 +64,9 @@ class LinearCross:
     def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
         return inner_products(A, self.B, self.p["variances"], self.p["bias_variance"], out)
 
-    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+    def add_adjoint(
+        self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
+    ) -> None:
         variances_bar, bias_bar = inner_product_gradients(A, self.B, K_bar)
         add_to(self.totals, {"variances": variances_bar, "bias_variance": bias_bar})
 
@@ -111,7 +113,9 @@ class ArcCosineCross:
             J.mul_((a**self.order)[:, None]).mul_(b**self.order)
         return torch.mul(J, self.p["variance"] / math.pi, out=out)
 
-    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+    def add_adjoint(
+        self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
+    ) -> None:
         n = self.order
         angle, a, b = self._angles(A, scratch)
         magnitude = K_bar.mul_(self.p["variance"] / math.pi)

@@ -57,14 +57,14 @@ class Distances:
             Q[n, m] = self._squared_differences(A, n, m) @ self.weights
         return Q, near
 
-    def add(self, A: Tensor, H: Tensor, near: Near) -> None:
-        """Add Σ_nm H_nm q_nm to what is differentiated, by one thin product with H. Overwrites H."""
+    def add(self, A: Tensor, H: Tensor, near: Near, factor: float = 1.0) -> None:
+        """Add factor·Σ_nm H_nm q_nm to what is differentiated, by one thin product with H. Overwrites H."""
         for n, m in near:
-            weights = H[n, m]
+            weights = H[n, m] * factor
             self.near_squares += weights @ self._squared_differences(A, n, m)
             self.near_total += weights.sum()
             H[n, m] = 0.0
-        self.sums.addmm_(A.T, H)
+        self.sums.addmm_(A.T, H, alpha=factor)
 
     def weighted(self) -> tuple[Tensor, Tensor]:
         """Σ_nm H_nm (x_nd − z_md)² for every d, [D], and Σ_nm H_nm, over all that was added."""
@@ -90,13 +90,18 @@ class SquaredExponentialCross:
     def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
         return self.distances.of(A, out)[0].exp_().mul_(self.variance)
 
-    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
-        Q, near = self.distances.of(A, scratch)
-        self.distances.add(A, Q.exp_().mul_(K_bar), near)  # K_bar ∘ ∂k/∂q = K_bar ∘ K, here without the variance
+    def add_adjoint(
+        self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
+    ) -> None:
+        if holds_values and scratch is not None and not self.distances.restores:
+            self.distances.add(A, scratch.mul_(K_bar), [])  # K_bar ∘ ∂k/∂q = K_bar ∘ K
+        else:
+            Q, near = self.distances.of(A, scratch)
+            self.distances.add(A, Q.exp_().mul_(K_bar), near, factor=self.variance)
 
     def gradients(self) -> Tensors:
         weighted, total = self.distances.weighted()
-        return {"lengthscales": weighted * self.variance / self.p["lengthscales"] ** 3, "variance": total}
+        return {"lengthscales": weighted / self.p["lengthscales"] ** 3, "variance": total / self.variance}
 
 
 class SquaredExponentialForm:
@@ -145,7 +150,9 @@ class MaternCross:
         root = self.distances.of(A, out)[0].clamp_(min=0.0).sqrt_()
         return torch.mul(self.form.shape(root), self.variance, out=root)
 
-    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+    def add_adjoint(
+        self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
+    ) -> None:
         Q, near = self.distances.of(A, scratch)
         root = Q.clamp_(min=0.0).sqrt_()
         self.variance_bar += torch.linalg.vecdot(self.form.shape(root).ravel(), K_bar.ravel())
@@ -182,7 +189,9 @@ class PeriodicCross:
     def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
         return self.distances.of(self._on_circles(A), out)[0].exp_().mul_(self.variance)
 
-    def add_adjoint(self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> None:
+    def add_adjoint(
+        self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
+    ) -> None:
         points = self._on_circles(A)
         Q, near = self.distances.of(points, scratch)
         H = Q.exp_().mul_(K_bar)  # K_bar ∘ K / variance
