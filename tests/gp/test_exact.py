@@ -75,7 +75,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = regression(700)
     one = gpr_objective(SquaredExponential() + Linear(), NOISE, X, y)
     value, gradient = one(one.theta0)
-    monkeypatch.setattr(chunks_module, "CHUNK_ELEMENTS", 300 * 700)
+    monkeypatch.setattr(chunks_module, "MOST_ELEMENTS", 300 * 700)
     many = gpr_objective(SquaredExponential() + Linear(), NOISE, X, y)
     assert many(many.theta0)[0] == pytest.approx(value, rel=1e-12)
     assert many(many.theta0)[1] == pytest.approx(gradient, rel=1e-9)

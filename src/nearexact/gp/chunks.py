@@ -7,13 +7,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = 2**21  # entries of a chunk [rows, M]: 16 MB, small enough for the caches, large enough for full speed
-FEWEST_ROWS = 256  # of a chunk: below this the matrix products are too thin to run fast
+# A chunk [rows, M] is as small as the matrix products allow, so that the passes over it find it in the cache: 2 MB while
+# M is small, then as many rows as keep the products at full speed, then as many as keep it below 16 MB.
+CACHE_ELEMENTS = 2**18
+ENOUGH_ROWS = 2048
+MOST_ELEMENTS = 2**21
+FEWEST_ROWS = 256
 
 
 def chunk_rows(columns: int) -> int:
     """How many rows of so many columns make a chunk."""
-    return max(CHUNK_ELEMENTS // columns, FEWEST_ROWS)
+    return max(min(max(CACHE_ELEMENTS // columns, ENOUGH_ROWS), MOST_ELEMENTS // columns), FEWEST_ROWS)
 
 
 def row_chunks(n: int, rows: int) -> Iterator[slice]:
