@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-# A chunk [rows, M] is as small as the matrix products allow, so that the passes over it find it in the cache: 2 MB while
-# M is small, then as many rows as keep the products at full speed, then as many as keep it below 16 MB.
+# A chunk [rows, M] is as small as the matrix products allow, so that the passes over it find it in the cache: 2 MB
+# while M is small, then as many rows as keep the products at full speed, then as many as keep it below 16 MB.
 CACHE_ELEMENTS = 2**18
 ENOUGH_ROWS = 2048
 MOST_ELEMENTS = 2**21

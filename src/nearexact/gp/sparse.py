@@ -36,6 +36,7 @@ from nearexact.kernels.base import FloatArray, Kernel, Tensors, add_to, as_matri
 from nearexact.limits import memory_budget
 
 GRAM_BLOCK = 128  # G is symmetric: only blocks of this many columns up to its diagonal are computed
+KEPT_ELEMENTS = 2**22  # K_XZ is computed again rather than read again where it is larger than this, 32 MB
 SQUARE_ARRAYS = 8  # M x M arrays that are alive at once, at most
 
 
@@ -237,7 +238,7 @@ class SparseObjective:
         G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
         cross = kernel.against(of_Z)
         for rows in self._chunks():
-            K = cross.values(self._of_rows(kernel, rows), out=self._chunk_buffer(0, rows))
+            K = cross.values(self._of_rows(kernel, rows), out=self._K_buffer(rows))
             add_gram(G, K)
             b.addmv_(K.T, self.y[rows])
         solve_rows(L, b[None, :])
@@ -289,7 +290,9 @@ class SparseObjective:
         for rows in self._chunks():
             of_X, K_bar = self._of_rows(f.kernel, rows), self._chunk_buffer(1, rows)
             if f.direct:
-                K = cross.values(of_X, out=self._chunk_buffer(0, rows))
+                K = self._K_buffer(rows)
+                if not self._keeps_K:
+                    cross.values(of_X, out=K)
                 torch.mm(K, G_bar2, out=K_bar).addr_(self.y[rows], b_bar)
                 cross.add_adjoint(of_X, K_bar, scratch=K, holds_values=True)
             else:
@@ -315,6 +318,13 @@ class SparseObjective:
     def _features_in_pieces(self, kernel: Kernel) -> Iterator[Tensor]:
         """Features of all rows of X: at once where they are kept, else by chunks."""
         return (self._of_rows(kernel, rows) for rows in ([slice(None)] if self.plan.keeps_features else self._chunks()))
+
+    @property
+    def _keeps_K(self) -> bool:
+        return self.plan.keeps_v and len(self.X) * len(self.Z) <= KEPT_ELEMENTS
+
+    def _K_buffer(self, rows: slice) -> Tensor:
+        return self._V_buffer(rows) if self._keeps_K else self._chunk_buffer(0, rows)
 
     def _V_buffer(self, rows: slice) -> Tensor:
         if not self.plan.keeps_v:
