@@ -14,6 +14,7 @@ from pathlib import Path
 
 import memory
 import numpy as np
+import numpy.typing as npt
 import torch
 from data import FloatArray, training_set
 from peers import gpytorch_evaluation, literal_greedy_variance
@@ -115,7 +116,7 @@ def greedy_against_literal(repeats: int) -> Row:
     X, _ = training_set("kin40k")
     chosen: dict[str, list[int]] = {}
 
-    def kept(name: str, select: Callable[[], FloatArray]) -> Callable[[], None]:
+    def kept(name: str, select: Callable[[], npt.NDArray[np.int64]]) -> Callable[[], None]:
         return lambda: chosen.__setitem__(name, select().tolist())
 
     seconds = interleaved(

@@ -14,8 +14,8 @@ from nearexact.gp import chunks as chunks_module
 from nearexact.gp import sparse as sparse_module
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, SquaredExponential
 from tests.gp import dense
-from tests.kernels.test_conformance import LargestTensor
 from tests.problems import KERNELS, regression
+from tests.tensors import Allocations
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 WAYS = {
@@ -154,11 +154,11 @@ def test_memory_limit_changes_nothing_but_memory(kernel: Kernel) -> None:
     assert not scarce.plan.keeps_v
     assert scarce.plan.rows < plenty.plan.rows
     value, gradient = plenty(plenty.theta0)
-    with LargestTensor() as largest:
+    with Allocations() as made:
         limited_value, limited_gradient = scarce(scarce.theta0)
     assert limited_value == pytest.approx(value, rel=1e-10)
     assert np.allclose(limited_gradient, gradient, rtol=1e-8, atol=1e-10 * np.abs(gradient).max())
-    assert largest.elements * 8 < 4e6 < n * m * 8  # no array of size [N, M], nor anything near it
+    assert made.largest_elements * 8 < 4e6 < n * m * 8  # no array of size [N, M], nor anything near it
     assert scarce.factorise(*scarce.layout.unpack(scarce.theta0)).elbo == pytest.approx(-value, rel=1e-10)
 
 
@@ -167,14 +167,28 @@ def test_no_array_is_larger_than_n_by_m(numerics: Numerics) -> None:
     n, m = 3000, 50
     X, y = regression(n)
     objective = SparseObjective(SquaredExponential(), NOISE, X, y, X[:m], numerics=numerics)
-    with LargestTensor() as largest:
+    with Allocations() as made:
         objective(objective.theta0)
-    assert largest.elements <= n * m
+    assert made.largest_elements <= n * m
+
+
+@every_kernel
+@pytest.mark.parametrize("numerics", [WAYS["solves"], Numerics()], ids=["solves", "default"])
+@pytest.mark.parametrize(("n", "m", "limit"), [(8000, 30, 4e6), (8000, 30, 30e6), (1500, 300, 28e6)])
+def test_what_is_alive_at_once_stays_within_the_limit(
+    n: int, m: int, limit: float, kernel: Kernel, numerics: Numerics
+) -> None:
+    X, y = regression(n)
+    X, y = torch.tensor(X), torch.tensor(y)  # the data themselves do not count
+    with Allocations() as made:
+        objective = SparseObjective(kernel, NOISE, X, y, X[:m], memory_limit=limit, numerics=numerics)
+        objective(objective.theta0)
+    assert made.peak_bytes - 8 * (X.numel() + len(y)) <= limit
 
 
 def test_a_memory_limit_too_small_for_the_points_is_refused() -> None:
     X, y = regression(2000)
-    with pytest.raises(ValueError, match=r"1000 inducing points need at least 7. MB, but the memory limit is 50 MB"):
+    with pytest.raises(ValueError, match=r"1000 inducing points need at least 8. MB, but the memory limit is 50 MB"):
         sgpr_objective(SquaredExponential(), NOISE, X, y, X[:1000], memory_limit="50MB")
 
 

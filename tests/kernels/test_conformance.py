@@ -8,10 +8,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nearexact.kernels import Kernel
 from tests.problems import KERNELS, SIMPLE, awkward_inputs, features
+from tests.tensors import Allocations
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 
@@ -96,29 +96,14 @@ def test_short_and_long_lengthscales_lose_no_digits(name: str, scale: float) -> 
     assert np.allclose(kernel(X, X), 1.7 * formulas[name], rtol=1e-8, atol=1e-9)
 
 
-class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that any operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, torch.Tensor):
-                self.elements = max(self.elements, tensor.numel())
-        return result
-
-
 @pytest.mark.parametrize("name", ["squared_exponential", "matern12", "matern32", "matern52", "periodic"])
 def test_stationary_gradients_build_no_three_dimensional_array(name: str) -> None:
     n, m, d = 300, 80, 3
     rng = np.random.default_rng(0)
     A, B = features(SIMPLE[name], rng.normal(size=(n, d)), rng.normal(size=(m, d)))
-    with LargestTensor() as largest:
+    with Allocations() as made:
         SIMPLE[name].cross_vjp(A, B, torch.ones(n, m, dtype=torch.float64))
-    assert n * m <= largest.elements < 1.01 * n * m
+    assert n * m <= made.largest_elements < 1.01 * n * m
 
 
 @every_kernel

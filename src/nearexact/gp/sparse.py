@@ -2,9 +2,10 @@
 
 The data are read in chunks of rows, twice for a gradient: the first sweep reduces them to matrices of size M, the
 second hands the adjoint of K_XZ to the kernel chunk by chunk. No autodiff graph and no [N, N] array is ever made; the
-only [N, M] array is V, and it is recomputed instead of stored where memory does not allow it.
+only [N, M] array is V = L⁻¹K_ZX, and it is computed again instead of kept where memory does not allow it, or not needed
+at all where K_ZZ is conditioned so well that sums over K_XZ do.
 
-Here Vᵀ = K_XZ L⁻ᵀ is kept by rows of X, so that a chunk is contiguous: `V` below is always [rows, M].
+Everything over the data is kept by rows of X, so that a chunk is contiguous: `V` in the code is Vᵀ, [rows, M].
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from nearexact.limits import memory_budget
 
 GRAM_BLOCK = 128  # G is symmetric: only blocks of this many columns up to its diagonal are computed
 KEPT_ELEMENTS = 2**22  # K_XZ is computed again rather than read again where it is larger than this, 32 MB
-SQUARE_ARRAYS = 8  # M x M arrays that are alive at once, at most
+SQUARE_ARRAYS = 8  # [M, M] arrays that are alive at once, at most, besides the kernel's own
+VECTORS = 5  # [N] arrays that are alive at once, at most
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ class SparseObjective:
         self._centre = self.Z.mean(0)
         n_features = kernel.features(self.Z[:1], self._centre).shape[1]
         budget = memory_budget(memory_limit, self.X.device)
-        self.plan = MemoryPlan.within(budget, len(self.X), len(self.Z), n_features)
+        self.plan = MemoryPlan.within(budget, kernel, len(self.X), len(self.Z), n_features)
         self._yy = float(self.y @ self.y)
         self._features = kernel.features(self.X, self._centre) if self.plan.keeps_features else None
         self._V: Tensor | None = None  # of all rows, if there is room  [N, M]
@@ -251,12 +253,11 @@ class SparseObjective:
             return f.elbo, {n: torch.full(v.shape, math.nan) for n, v in kernel.parameters.items()}, math.nan
         s, G, b, w, L = f.noise_variance, f.G, f.b, f.w, f.L
         trace_counts = 0.0 if f.trace_repaired else 1.0  # a repaired trace is the constant 0: its terms drop out
-        B_inv = torch.cholesky_inverse(f.L_B)  # [M, M]
         B_inv_G = torch.cholesky_solve(G, f.L_B)  # [M, M]
 
         # Second sweep. Twice the adjoint of G is Ḡ2 = (I − B⁻¹ − wwᵀ/s²)/s, that of b is w/s², hence
         # K̄_ZX = L⁻ᵀ(Ḡ2 V + (w/s²) yᵀ).
-        G_bar2 = B_inv.neg().addr_(w, w, alpha=-1.0 / s**2)
+        G_bar2 = torch.cholesky_inverse(f.L_B).neg_().addr_(w, w, alpha=-1.0 / s**2)
         G_bar2.diagonal().add_(trace_counts)
         G_bar2.div_(s)
         b_bar = w / s**2
@@ -348,11 +349,14 @@ class MemoryPlan:
     keeps_features: bool
 
     @staticmethod
-    def within(budget: int, n: int, m: int, n_features: int) -> MemoryPlan:
+    def within(budget: int, kernel: Kernel, n: int, m: int, n_features: int) -> MemoryPlan:
         rows = min(n, chunk_rows(m))
+        temporaries = kernel.temporaries
 
-        def needed(rows: int) -> int:  # chunks: V, its adjoint and a temporary; features and what they are made from
-            return 8 * (SQUARE_ARRAYS * m * m + rows * (3 * m + 2 * n_features))
+        def needed(rows: int) -> int:
+            squares = (SQUARE_ARRAYS + temporaries) * m * m
+            chunks = rows * ((2 + temporaries) * m + 3 * n_features)
+            return 8 * (squares + chunks + VECTORS * n + 4 * m * n_features)
 
         while needed(rows) > budget and rows > FEWEST_ROWS:
             rows = max(rows // 2, FEWEST_ROWS)
@@ -363,7 +367,7 @@ class MemoryPlan:
             )
         keeps_v = needed(rows) + 8 * n * m <= budget  # first: it saves more
         used = needed(rows) + (8 * n * m if keeps_v else 0)
-        return MemoryPlan(rows, keeps_v, keeps_features=used + 8 * n * n_features <= budget)
+        return MemoryPlan(rows, keeps_v, keeps_features=used + 2 * 8 * n * n_features <= budget)
 
 
 def add_gram(G: Tensor, V: Tensor) -> None:

@@ -50,6 +50,10 @@ class Form(Protocol):
     def uses_differences(self) -> bool:
         """Whether inputs may be shifted: then they are measured from a centre, so that an offset costs no digits."""
 
+    @property
+    def temporaries(self) -> int:
+        """How many [N, M] arrays its values and gradients make besides their arguments, at most at once."""
+
     def against(self, p: Tensors, B: Tensor) -> Cross:
         """k(·, z) for the rows z with features B [M, F]."""
 
@@ -148,6 +152,11 @@ class Kernel:
     def features(self, X: Tensor, centre: Tensor) -> Tensor:
         """What of X [N, D] does not depend on parameters, row by row: [N, F]. Rows that meet need the same centre."""
         return quadratic_features(X - centre if self._form().uses_differences else X)
+
+    @property
+    def temporaries(self) -> int:
+        """How many [N, M] arrays its values and gradients make besides their arguments, at most at once."""
+        return self._form().temporaries
 
     def against(self, B: Tensor) -> Cross:
         """k(·, z) for the rows z with features B [M, F]."""

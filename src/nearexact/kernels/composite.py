@@ -52,6 +52,11 @@ class Composite(Kernel):
     def features(self, X: Tensor, centre: Tensor) -> Tensor:
         return torch.cat([part.features(X, centre) for part in self.parts], dim=1)
 
+    @property
+    def temporaries(self) -> int:
+        per_part = 1 if self.operation == "+" else 3  # an adjoint; a value and the product of the others
+        return per_part * len(self.parts) + max(part.temporaries for part in self.parts)
+
     def against(self, B: Tensor) -> Cross:
         return CompositeCross(self, B)
 

@@ -45,6 +45,7 @@ class LinearForm:
     """Σ_d variances_d x_d z_d + bias_variance."""
 
     uses_differences: ClassVar[bool] = False
+    temporaries: ClassVar[int] = 0
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
         return LinearCross(p, B)
@@ -80,6 +81,7 @@ class ArcCosineForm:
 
     order: int
     uses_differences: ClassVar[bool] = False
+    temporaries: ClassVar[int] = 6
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
         return ArcCosineCross(self.order, p, B)

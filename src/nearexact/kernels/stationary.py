@@ -108,6 +108,7 @@ class SquaredExponentialForm:
     """variance · exp(−½ Σ_d (x_d − z_d)²/l_d²)."""
 
     uses_differences: ClassVar[bool] = True
+    temporaries: ClassVar[int] = 2
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
         return SquaredExponentialCross(p, B)
@@ -128,6 +129,7 @@ class MaternForm:
     slope: Callable[[Tensor], Tensor]
     singular_at_zero: bool = False
     uses_differences: ClassVar[bool] = True
+    temporaries: ClassVar[int] = 5
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
         return MaternCross(self, p, B)
@@ -168,6 +170,7 @@ class PeriodicForm:
     """The squared exponential of points on circles: Σ_d sin²(π(x_d − z_d)/p_d) is a quarter of |φ(x) − φ(z)|²."""
 
     uses_differences: ClassVar[bool] = True
+    temporaries: ClassVar[int] = 2
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
         return PeriodicCross(p, B)
