@@ -148,5 +148,7 @@ class _Residuals:
             K = self.kernel.cross(self.of_X[rows], of_Z).addmm_(self.F[rows, :j], old.T, alpha=-1.0)  # [rows, b]
             torch.linalg.solve_triangular(L.T, K, upper=True, left=False, out=K)
             self.F[rows, j : j + b] = K
-            self.residual[rows] -= torch.linalg.vector_norm(K, dim=1).square_()
+            # One column after the other, as the literal algorithm does: it rounds where their sum would not.
+            for square in K.square_().T.contiguous():
+                self.residual[rows] -= square
         self.columns += b
