@@ -33,7 +33,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The table of benchmarks/README.md. Needs the data sets: NEAREXACT_DATA=<folder>.
+# The table in README.md. Needs the data sets: NEAREXACT_DATA=<folder>.
 bench: $(STAMP)
 	$(BIN)/python benchmarks/core.py --output benchmarks/results/core.json
 

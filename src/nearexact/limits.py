@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from numbers import Real
+from pathlib import Path
 
 import torch
+
+MODEST_MACHINE = 4 * 10**9  # where the system does not tell
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -15,7 +20,7 @@ def parse_bytes(size: int | float | str) -> int:
     if isinstance(size, str):
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", size, flags=re.IGNORECASE)
         value = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else 0.0
-    elif isinstance(size, (int, float)) and not isinstance(size, bool):
+    elif isinstance(size, Real) and not isinstance(size, bool):
         value = float(size)
     else:
         value = 0.0
@@ -34,8 +39,21 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        with open("/proc/meminfo", encoding="ascii") as meminfo:
-            kilobytes = next(line.split()[1] for line in meminfo if line.startswith("MemAvailable:"))
-        return int(kilobytes) * 1024
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+        kilobytes = next(line.split()[1] for line in meminfo.splitlines() if line.startswith("MemAvailable:"))
+        return min(int(kilobytes) * 1024, _left_in_container())
     except (OSError, StopIteration):  # not Linux: what is installed, since what is free is not told in a portable way
+        pass
+    try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return MODEST_MACHINE
+
+
+def _left_in_container() -> int:
+    """What a container's memory limit leaves, where there is one."""
+    try:
+        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        return max(limit - used, 0)
+    except (OSError, ValueError):  # no such files, or "max" for no limit
+        return sys.maxsize

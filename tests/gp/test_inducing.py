@@ -88,6 +88,22 @@ def test_with_ties_every_pivot_is_as_good_as_the_best(kernel: Kernel, X: np.ndar
     assert (own >= largest - 1e-9 * kernel.diag(X).max()).all()
 
 
+def test_equal_variances_are_taken_in_the_order_of_the_permutation() -> None:
+    """K = I: every residual ties until it is taken. The candidates alone must know, block after block."""
+    X = 100.0 * np.arange(2000.0)[:, None]
+    for seed in (0, 1):
+        order = np.random.default_rng(seed).permutation(len(X))
+        assert greedy_variance(SquaredExponential(), X, 700, seed=seed).tolist() == order[:700].tolist()
+
+
+def test_ties_do_not_break_a_block_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = []
+    update = inducing._Residuals._update
+    monkeypatch.setattr(inducing._Residuals, "_update", lambda *args: (updates.append(1), update(*args)))
+    greedy_variance(SquaredExponential(), 100.0 * np.arange(2000.0)[:, None], 640, seed=0)
+    assert len(updates) <= 2 * 640 / inducing.BLOCK
+
+
 def test_selection_ends_when_the_variance_has_run_out() -> None:
     X = np.repeat(np.eye(4), 50, axis=0)
     result = select(Matern32(1.0), X, 100, seed=0)
@@ -156,13 +172,16 @@ def test_tensors_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"m": 0}, "m must be between 1 and the number of rows, 10, got 0"),
+        ({"m": 0}, "m must be a whole number between 1 and the number of rows, 10, got 0"),
         ({"m": 11}, "got 11"),
         ({"m": 2, "start": [0, 1, 2]}, "start must be at most m=2 different row numbers below 10"),
         ({"m": 5, "start": [0, 0]}, "different row numbers"),
         ({"m": 5, "start": [10]}, "row numbers below 10"),
+        ({"m": 5, "start": [0.7]}, "different row numbers"),
+        ({"m": 5.0}, "whole number .* got 5.0"),
+        ({"m": 5, "X": [[0.0, np.nan]] * 10}, "X must be finite, got 10 NaN"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        greedy_variance(SquaredExponential(), np.ones((10, 2)), seed=0, **arguments)  # type: ignore[arg-type]
+        greedy_variance(**({"kernel": SquaredExponential(), "X": np.ones((10, 2)), "seed": 0} | arguments))  # type: ignore[arg-type]

@@ -90,14 +90,16 @@ def test_bugs_are_not_mistaken_for_numerical_failure() -> None:
         minimise(broken, START)
 
 
-def test_time_limit_ends_after_the_evaluation_that_crosses_it() -> None:
+def test_time_limit_ends_after_the_evaluation_that_crosses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
     def slow(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        time.sleep(0.05)
+        clock[0] += 1.0
         return rosenbrock(theta)
 
-    result = minimise(slow, START, time_limit=0.22)
-    assert result.reason == "time limit"
-    assert 3 <= result.evaluations <= 6
+    result = minimise(slow, START, time_limit=4.5)
+    assert (result.reason, result.evaluations, result.seconds) == ("time limit", 5, 5.0)
     assert result.value < rosenbrock(START)[0]
     assert minimise(slow, START, time_limit=0.0).evaluations == 1
 
@@ -121,7 +123,31 @@ def test_callback_sees_every_step_and_can_stop() -> None:
 
 def test_iterations_are_limited_across_restarts() -> None:
     result = minimise(rosenbrock, START, settings=LBFGSSettings(max_iterations=7))
+    assert (result.reason, result.iterations, result.restarts) == ("max iterations", 7, 0)
+    calls = []
+
+    def failing_every_fifth_time(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        calls.append(1)
+        return (math.nan, theta) if len(calls) % 5 == 0 else rosenbrock(theta)
+
+    result = minimise(failing_every_fifth_time, START, settings=LBFGSSettings(max_iterations=7))
     assert (result.reason, result.iterations) == ("max iterations", 7)
+    assert result.restarts >= 1
+
+
+def test_a_shortened_step_does_not_make_a_large_gradient_look_small() -> None:
+    """After twelve halvings the gradient by the scaled variable is 4096 times smaller; convergence is judged by θ's."""
+    rejected = []
+
+    def steep_far_away(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if len(rejected) < 12 and theta.any():
+            rejected.append(1)
+            return math.nan, theta
+        return float(1e-2 * (theta - 3.0) @ (theta - 3.0)), 2e-2 * (theta - 3.0)
+
+    result = minimise(steep_far_away, np.zeros(2), settings=LBFGSSettings(ftol=0.0, gtol=1e-4))
+    assert result.restarts == 12
+    assert result.theta == pytest.approx([3.0, 3.0], abs=1e-2)
 
 
 def test_the_best_point_is_returned_even_if_it_was_not_the_last() -> None:

@@ -187,7 +187,11 @@ def test_negative_variances_are_clamped_and_counted() -> None:
     objective = sgpr_objective(kernel, 1e-5, X, np.sin(X[:, 0]), X[::4])
     _, variance = objective.factorise(kernel, 1e-5).posterior().predict(X)
     assert (variance >= 0.0).all()
-    assert objective.repairs.variances_clamped > 0
+    clamped = objective.repairs.variances_clamped
+    assert clamped > 0
+    _, covariance = objective.factorise(kernel, 1e-5).posterior().joint(X)
+    assert (covariance.diagonal() >= 0.0).all()
+    assert objective.repairs.variances_clamped > clamped
 
 
 def test_nan_in_the_middle_of_a_line_search_restarts_the_optimiser() -> None:

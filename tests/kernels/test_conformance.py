@@ -66,6 +66,16 @@ def test_gradients_agree_with_finite_differences(kernel: Kernel) -> None:
             assert np.allclose(got, expected, rtol=2e-6, atol=tolerance), (name, i, got, expected)
 
 
+@pytest.mark.parametrize("name", ["squared_exponential", "matern12", "matern32", "matern52", "periodic"])
+def test_gradients_at_short_lengthscales_are_those_of_the_coinciding_points(name: str) -> None:
+    """At a thousandth of the data's scale only coinciding rows count, and k there is the variance."""
+    kernel = SIMPLE[name].with_parameters({"lengthscales": np.full(3, 1e-3)})
+    A, B = features(kernel, awkward_inputs()[3:], awkward_inputs()[3:10])
+    gradients = kernel.cross_vjp(A, B, torch.ones(len(A), len(B), dtype=torch.float64))
+    assert float(gradients["variance"]) == pytest.approx(7.0, rel=1e-12)
+    assert torch.allclose(gradients["lengthscales"], torch.zeros(3, dtype=torch.float64), atol=1e-9)
+
+
 @every_kernel
 def test_gradients_at_coinciding_points_are_finite_and_right(kernel: Kernel) -> None:
     """At x = z the kernel is its diagonal, and so are its derivatives."""

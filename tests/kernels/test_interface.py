@@ -77,13 +77,32 @@ def test_equal_means_same_formula_and_same_values() -> None:
         (lambda: SquaredExponential([1.0, 2.0])(np.ones((3, 3))), "lengthscales has 2 values.*3 columns"),
         (lambda: SquaredExponential()(np.ones(3)), "X must be a matrix .* got shape \\(3,\\)"),
         (lambda: SquaredExponential()(np.ones((3, 0))), "at least one column"),
-        (lambda: SquaredExponential()(np.ones((3, 2)), np.ones((3, 1))), "equally many columns, got 2 and 1"),
+        (lambda: SquaredExponential()(np.ones((3, 2)), np.ones((3, 1))), "Z must have 2 columns, got 1"),
         (lambda: SquaredExponential()(np.array([["a", "b"]])), "X must be a numeric matrix"),
     ],
 )
 def test_wrong_arguments_are_named(wrong, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+def test_dotted_names_work_after_importing_the_package() -> None:
+    import nearexact
+
+    assert nearexact.kernels.SquaredExponential is SquaredExponential
+    assert callable(nearexact.gp.sgpr_objective)
+
+
+def test_composites_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        (Linear() + Linear()).operation = "*"  # type: ignore[misc]
+
+
+def test_empty_inputs_give_empty_matrices() -> None:
+    X = np.ones((3, 2))
+    assert SquaredExponential()(X, X[:0]).shape == (3, 0)
+    assert SquaredExponential()(X[:0]).shape == (0, 0)
+    assert SquaredExponential().diag(X[:0]).shape == (0,)
 
 
 def test_only_kernels_can_be_added() -> None:

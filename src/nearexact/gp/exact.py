@@ -26,7 +26,7 @@ from nearexact.gp.parameters import ParameterLayout
 from nearexact.kernels.base import FloatArray, Kernel, Tensors, add_to, as_matrix
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExactPosterior:
     """An exact GP at one θ: its log marginal likelihood and its predictions."""
 
@@ -51,7 +51,7 @@ class ExactPosterior:
 
     def predict(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance [N*] of the latent function at each row of X, in chunks."""
-        inputs = as_matrix(X, "X", self.y.device)
+        inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
         mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
         for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
             features = self.kernel.features(inputs[rows], self.centre)
@@ -62,7 +62,7 @@ class ExactPosterior:
 
     def joint(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean [N*] and full covariance [N*, N*] of the latent function at the rows of X."""
-        features = self.kernel.features(as_matrix(X, "X", self.y.device), self.centre)
+        features = self.kernel.features(as_matrix(X, "X", self.y.device, columns=len(self.centre)), self.centre)
         K = self.kernel.cross(features, self.of_X)  # [N*, N]
         mean = K @ self.weights
         V = solve_rows(self.L, K)
@@ -82,9 +82,9 @@ class ExactObjective:
         self, kernel: Kernel, noise_variance: float, X: Any, y: Any, *, numerics: Numerics = DEFAULT_NUMERICS
     ) -> None:
         self.X, self.y = as_training_data(X, y)
-        kernel = kernel.for_inputs(self.X.shape[1])
         self.numerics = numerics
-        self.layout = ParameterLayout(kernel, numerics)
+        self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
+        kernel = self.layout.kernel
         self.theta0 = self.layout.pack(kernel, noise_variance)
         self.repairs = Repairs()
         self._centre = self.X.mean(0)
@@ -101,6 +101,7 @@ class ExactObjective:
 
     def factorise(self, kernel: Kernel, noise_variance: float) -> ExactPosterior:
         """The model at these hyperparameters."""
+        kernel = self.layout.check(kernel)
         if self._K is None:
             self._K = self.X.new_empty(len(self.X), len(self.X))
         K = kernel.gram(self._features, out=self._K)

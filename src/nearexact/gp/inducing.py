@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearexact.gp.data import as_kernel
 from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics
 from nearexact.kernels.base import FloatArray, Kernel, as_matrix
 
@@ -58,13 +59,14 @@ def select(
     """`greedy_variance` with what else is known at its end."""
     inputs = as_matrix(X, "X")
     n = len(inputs)
-    given = np.asarray([] if start is None else start, dtype=np.int64)
-    if not 1 <= m <= n:
-        raise ValueError(f"m must be between 1 and the number of rows, {n}, got {m}")
-    if given.ndim != 1 or len(given) > m or len(np.unique(given)) != len(given) or ((given < 0) | (given >= n)).any():
+    given = np.asarray(np.zeros(0, np.int64) if start is None else start)
+    if not isinstance(m, (int, np.integer)) or not 1 <= m <= n:
+        raise ValueError(f"m must be a whole number between 1 and the number of rows, {n}, got {m!r}")
+    whole = given.dtype.kind in "iu" and given.ndim == 1 and len(np.unique(given)) == len(given) <= m
+    if not whole or ((given < 0) | (given >= n)).any():
         raise ValueError(f"start must be at most m={m} different row numbers below {n}, got {start!r}")
     order = np.random.default_rng(seed).permutation(n)
-    kernel = kernel.for_inputs(inputs.shape[1])
+    kernel = as_kernel(kernel, inputs.shape[1])
     features = kernel.features(inputs[torch.from_numpy(order)], inputs.mean(0))
     state = _Residuals(kernel, features, m, numerics)
     position = np.empty(n, dtype=np.int64)
@@ -90,39 +92,46 @@ class _Residuals:
 
     def add_best(self, most: int) -> bool:
         """Take a block of pivots, at most `most`; False if no residual is left."""
-        candidates, outside = self._candidates()
-        return self._steps(candidates, min(most, BLOCK), outside=outside) > 0
+        candidates, outside, first = self._candidates()
+        return self._steps(candidates, min(most, BLOCK), outside=outside, first=first) > 0
 
     def add_given(self, positions: IndexArray) -> None:
         """Take these rows as the next pivots, whatever their residuals."""
         self._steps(torch.from_numpy(positions).to(self.of_X.device), len(positions), in_order=True)
 
-    def _candidates(self) -> tuple[Tensor, float]:
-        """Rows of largest residual, lowest position first among equals, in order of position; the largest outside."""
-        if len(self.residual) <= CANDIDATES:
-            return torch.arange(len(self.residual), device=self.of_X.device), -np.inf
+    def _candidates(self) -> tuple[Tensor, float, int]:
+        """Rows of largest residual, in order of position; the largest residual outside, and the first row with it."""
+        n = len(self.residual)
+        if n <= CANDIDATES:
+            return torch.arange(n, device=self.of_X.device), -np.inf, n
         values = torch.topk(self.residual, CANDIDATES + 1).values
         threshold = values[-2]
         above = (self.residual > threshold).nonzero()[:, 0]
-        equal = (self.residual == threshold).nonzero()[: CANDIDATES - len(above), 0]
-        return torch.cat([above, equal]).sort().values, float(values[-1])
+        equal = (self.residual == threshold).nonzero()[:, 0]
+        taken = CANDIDATES - len(above)  # of those equal to the threshold, the first so many
+        first = int(equal[taken]) if taken < len(equal) else 0
+        return torch.cat([above, equal[:taken]]).sort().values, float(values[-1]), first
 
-    def _steps(self, rows: Tensor, most: int, *, outside: float = -np.inf, in_order: bool = False) -> int:
+    def _steps(
+        self, rows: Tensor, most: int, *, outside: float = -np.inf, first: int = 0, in_order: bool = False
+    ) -> int:
         """Greedy steps among `rows` alone, then the update of every residual; how many were taken.
 
-        They end where the best residual falls to that of the rows `outside`, unless all are to be taken `in_order`.
+        They end where a row outside might come next, unless all are to be taken `in_order`: where the best residual
+        falls below the largest `outside`, or equals it and does not come before the `first` row that has it.
         """
         old = self.F[rows, : self.columns]  # [C, j]
         # Residual covariance of the candidates; the steps themselves are too small to gain from anything but NumPy.
         R = self.kernel.gram(self.of_X[rows]).addmm_(old, old.T, alpha=-1.0).cpu().numpy()  # [C, C]
-        residual = self.residual[rows].cpu().numpy().copy()
+        residual, positions = self.residual[rows].cpu().numpy().copy(), rows.cpu().numpy()
         W: FloatArray = np.zeros((len(residual), most))  # columns that the new pivots add to the factor
         taken: list[int] = []
         columns: list[int] = []  # of `taken`, those that add a column: a given pivot may be a copy of an earlier one
         for step in range(most):
             best = step if in_order else int(residual.argmax())
             exhausted = residual[best] <= self.least  # what is left is rounding noise
-            if not in_order and (exhausted or (taken and residual[best] <= outside)):
+            beaten = residual[best] < outside or (residual[best] == outside and positions[best] >= first)
+            if not in_order and (exhausted or (taken and beaten)):
                 break
             taken.append(best)
             k = len(columns)
@@ -133,7 +142,7 @@ class _Residuals:
                 residual -= W[:, k] ** 2
                 columns.append(best)
             residual[best] = -1.0
-        self.pivots += rows.cpu().numpy()[taken].tolist()
+        self.pivots += positions[taken].tolist()
         if columns:
             self._update(rows[columns], torch.from_numpy(np.tril(W[columns, : len(columns)])).to(self.of_X.device))
         self.residual[rows[taken]] = -1.0

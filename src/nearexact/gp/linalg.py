@@ -28,6 +28,7 @@ class Numerics:
         1e-12  # residual variance, relative to the largest, at which all further points are copies
     )
     direct_condition: float = 30.0  # mean condition of K_ZZ up to which V is not needed at all; see sparse.py ...
+    direct_signal_to_noise: float = 1e8  # largest mean of k(x, x)/s for the same
     merge_condition: float = 1e3  # ... and up to which its second solve is not needed
 
 

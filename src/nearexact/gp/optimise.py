@@ -131,8 +131,10 @@ class _Run:
             value, gradient = self.objective(theta)
         except FAILURES as error:
             raise _ObjectiveError(str(error)) from error
-        if not (math.isfinite(value) and np.isfinite(gradient).all()):
+        if not math.isfinite(value):
             raise _ObjectiveError(f"its value is {value}")
+        if not np.isfinite(gradient).all():
+            raise _ObjectiveError("its gradient is not finite: look for huge inputs")
         if value < self.best_value:
             self.best_theta, self.best_value, self.best_gradient = theta.copy(), value, gradient.copy()
         return value, gradient

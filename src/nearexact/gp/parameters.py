@@ -12,28 +12,34 @@ import numpy as np
 from scipy.special import expit
 from torch import Tensor
 
+from nearexact.gp.data import as_kernel
 from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics
 from nearexact.kernels.base import FloatArray, Kernel
 
-# A value given exactly at the floor lies this far above it: θ stays finite, and the value right to 11 digits.
+# A value given exactly at the floor lies this far above it: θ stays finite, and the value right to 11 digits. But the
+# slope of softplus there is as small as this, so that an optimiser leaves such a parameter where it is.
 LEAST_EXCESS = 1e-16
 
 
 class ParameterLayout:
     """Where each hyperparameter of a kernel with noise lives in θ."""
 
-    def __init__(self, kernel: Kernel, numerics: Numerics = DEFAULT_NUMERICS) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, n_inputs: int, numerics: Numerics = DEFAULT_NUMERICS) -> None:
+        self.kernel, self.n_inputs = as_kernel(kernel, n_inputs), n_inputs
         self.numerics = numerics
         self.names = [
             f"{name}[{i}]" if value.ndim else name
-            for name, value in kernel.parameters.items()
+            for name, value in self.kernel.parameters.items()
             for i in range(value.size)
         ] + ["noise_variance"]
 
     def pack(self, kernel: Kernel, noise_variance: float) -> FloatArray:
         """θ of the given values; ValueError where one lies below the floor."""
-        values = np.concatenate([np.ravel(value) for value in kernel.parameters.values()] + [[noise_variance]])
+        try:
+            noise = float(noise_variance)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"noise_variance must be a number, got {noise_variance!r}") from error
+        values = np.concatenate([np.ravel(value) for value in kernel.parameters.values()] + [[noise]])
         for name, value in zip(self.names, values, strict=True):
             if not (np.isfinite(value) and value >= self.numerics.floor):
                 raise ValueError(f"{name} must be finite and at least {self.numerics.floor:g}, got {value:g}")
@@ -42,12 +48,23 @@ class ParameterLayout:
 
     def unpack(self, theta: FloatArray) -> tuple[Kernel, float]:
         """The kernel and noise variance at θ."""
+        if np.shape(theta) != (len(self.names),):
+            raise ValueError(f"theta must be a vector of {len(self.names)} numbers, got shape {np.shape(theta)}")
         values = self.numerics.floor + np.logaddexp(0.0, theta)
         parameters, start = {}, 0
         for name, value in self.kernel.parameters.items():
             parameters[name] = values[start : start + value.size].reshape(value.shape)
             start += value.size
         return self.kernel.with_parameters(parameters), float(values[-1])
+
+    def check(self, kernel: Kernel) -> Kernel:
+        """The same kernel, or a ValueError if it is not of the kind that this layout is for."""
+        kernel = as_kernel(kernel, self.n_inputs)
+        if kernel.parameters.keys() != self.kernel.parameters.keys() or (
+            kernel.with_parameters(self.kernel.parameters) != self.kernel
+        ):
+            raise ValueError(f"the kernel must differ from {self.kernel!r} in its parameters only, got {kernel!r}")
+        return kernel
 
     def gradient(self, theta: FloatArray, by_parameter: Mapping[str, Tensor], by_noise: float) -> FloatArray:
         """∂/∂θ from derivatives by the hyperparameters themselves; d softplus(θ)/dθ is the logistic function."""

@@ -42,7 +42,7 @@ SQUARE_ARRAYS = 8  # [M, M] arrays that are alive at once, at most, besides the 
 VECTORS = 5  # [N] arrays that are alive at once, at most
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Factorisation:
     """A sparse GP at one θ, in matrices of size M: whatever is asked of it follows from these."""
 
@@ -61,13 +61,14 @@ class Factorisation:
     trace: float  # tr(K_XX − Q_XX), NaN where it is negative beyond repair
     trace_repaired: bool
     repairs: Repairs
+    numerics: Numerics
 
     @cached_property
     def L_B(self) -> Tensor:
         """Cholesky factor of B = I + G/s: [M, M]."""
         B = self.G / self.noise_variance  # VVᵀ/s  [M, M]
         B.diagonal().add_(1.0)
-        return jittered_cholesky(B, self.repairs, what="I + VVᵀ/s", first_jitter=0.0)[0]
+        return jittered_cholesky(B, self.repairs, what="I + VVᵀ/s", first_jitter=0.0, numerics=self.numerics)[0]
 
     @cached_property
     def w(self) -> Tensor:
@@ -90,7 +91,7 @@ class Factorisation:
             return math.nan
         C = self.G.clone()
         C.diagonal().add_(c)  # cI + G  [M, M]
-        L_C, _ = jittered_cholesky(C, self.repairs, what="cI + VVᵀ", first_jitter=0.0)
+        L_C, _ = jittered_cholesky(C, self.repairs, what="cI + VVᵀ", first_jitter=0.0, numerics=self.numerics)
         explained = float(self.b @ torch.cholesky_solve(self.b[:, None], L_C)[:, 0])
         log_det = self.n * math.log(2.0 * math.pi * s) + float(log_determinant(self.L_B))
         return -0.5 * (log_det + (self.yy - explained) / c)
@@ -101,7 +102,7 @@ class Factorisation:
         return SparsePosterior(self.kernel, s, self.Z, self.L, self.L_B, self.w / s, self.repairs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparsePosterior:
     """Predictions of a sparse GP from quantities of size M; the data are no longer needed."""
 
@@ -115,19 +116,25 @@ class SparsePosterior:
 
     def predict(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance [N] of the latent function at each row of X; in chunks, so N may be millions."""
-        inputs = as_matrix(X, "X", self.Z.device)
+        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
         mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        centre = self.Z.mean(0)
+        cross = self.kernel.against(self.kernel.features(self.Z, centre))
         for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
-            features, V, U = self._projections(inputs[rows])
+            features = self.kernel.features(inputs[rows], centre)
+            V = solve_rows(self.L, cross.values(features))
             mean[rows] = V @ self.weights
+            U = solve_rows(self.L_B, V.clone())
             # k(x, x) − v*ᵀv* + v*ᵀB⁻¹v*
             variance[rows] = self.kernel.diagonal(features) - V.square_().sum(1) + U.square_().sum(1)
         return mean, clamp_variances(variance, self.repairs)
 
     def joint(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean [N] and full covariance [N, N] of the latent function at the rows of X."""
-        inputs = as_matrix(X, "X", self.Z.device)
-        features, V, U = self._projections(inputs)
+        centre = self.Z.mean(0)
+        features = self.kernel.features(as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1]), centre)
+        V = solve_rows(self.L, self.kernel.cross(features, self.kernel.features(self.Z, centre)))
+        U = solve_rows(self.L_B, V.clone())
         covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0).addmm_(U, U.T)
         clamp_variances(covariance.diagonal(), self.repairs)
         return V @ self.weights, covariance
@@ -135,13 +142,6 @@ class SparsePosterior:
     def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
         """Draws of the latent function at the rows of X: [n_samples, N]."""
         return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
-
-    def _projections(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Features of each row x, and L⁻¹k_Zx and L_B⁻¹L⁻¹k_Zx, [N, M] both."""
-        centre = self.Z.mean(0)
-        features = self.kernel.features(X, centre)
-        V = solve_rows(self.L, self.kernel.cross(features, self.kernel.features(self.Z, centre)))
-        return features, V, solve_rows(self.L_B, V.clone())
 
 
 class SparseObjective:
@@ -163,14 +163,12 @@ class SparseObjective:
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.X, self.y = as_training_data(X, y)
-        self.Z = as_matrix(Z, "Z", self.X.device).contiguous()
-        if self.Z.shape[1] != self.X.shape[1] or len(self.Z) == 0:
-            raise ValueError(
-                f"Z must have the {self.X.shape[1]} columns of X and at least one row, got shape {tuple(self.Z.shape)}"
-            )
+        self.Z = as_matrix(Z, "Z", self.X.device, columns=self.X.shape[1]).clone()
+        if len(self.Z) == 0:
+            raise ValueError("Z must have at least one row, got none")
         self.numerics = numerics
-        kernel = kernel.for_inputs(self.X.shape[1])
-        self.layout = ParameterLayout(kernel, numerics)
+        self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
+        kernel = self.layout.kernel
         self.theta0 = self.layout.pack(kernel, noise_variance)
         self.repairs = Repairs()
         self._centre = self.Z.mean(0)
@@ -192,11 +190,14 @@ class SparseObjective:
 
     def factorise(self, kernel: Kernel, noise_variance: float) -> Factorisation:
         """First sweep: everything about the model at these hyperparameters but its gradient."""
+        kernel = self.layout.check(kernel)
         of_Z = kernel.features(self.Z, self._centre)
         L, jitter = jittered_cholesky(kernel.gram(of_Z), self.repairs, what="K_ZZ", numerics=self.numerics)
         k = torch.cat([kernel.diagonal(of_X) for of_X in self._features_in_pieces(kernel)])  # k(x, x)  [N]
         condition = mean_condition(L, self.numerics.merge_condition)
-        direct = condition <= self.numerics.direct_condition
+        # Without q(x, x) the trace is a difference of sums, which is too coarse where the signal dwarfs the noise.
+        visible = float(k.mean()) <= self.numerics.direct_signal_to_noise * noise_variance
+        direct = visible and condition <= self.numerics.direct_condition
         if direct:
             G, b = self._sums_over_K(kernel, of_Z, L)
             trace, repaired = float(k.sum() - G.diagonal().sum()), False
@@ -220,6 +221,7 @@ class SparseObjective:
             trace=trace,
             trace_repaired=repaired,
             repairs=self.repairs,
+            numerics=self.numerics,
         )
 
     def _sums_over_V(self, kernel: Kernel, of_Z: Tensor, L: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -251,32 +253,25 @@ class SparseObjective:
         f = self.factorise(kernel, noise_variance)
         if not math.isfinite(f.elbo):
             return f.elbo, {n: torch.full(v.shape, math.nan) for n, v in kernel.parameters.items()}, math.nan
-        s, G, b, w, L = f.noise_variance, f.G, f.b, f.w, f.L
+        s, G, L, u = f.noise_variance, f.G, f.L, f.w / f.noise_variance  # u = B⁻¹b/s  [M]
         trace_counts = 0.0 if f.trace_repaired else 1.0  # a repaired trace is the constant 0: its terms drop out
         B_inv_G = torch.cholesky_solve(G, f.L_B)  # [M, M]
 
-        # Second sweep. Twice the adjoint of G is Ḡ2 = (I − B⁻¹ − wwᵀ/s²)/s, that of b is w/s², hence
-        # K̄_ZX = L⁻ᵀ(Ḡ2 V + (w/s²) yᵀ).
-        G_bar2 = torch.cholesky_inverse(f.L_B).neg_().addr_(w, w, alpha=-1.0 / s**2)
+        # Second sweep. Twice the adjoint of G is Ḡ2 = (I − B⁻¹ − uuᵀ)/s, that of b is b̄ = u/s, hence
+        # K̄_ZX = L⁻ᵀ(Ḡ2 V + b̄ yᵀ).
+        G_bar2 = torch.cholesky_inverse(f.L_B).neg_().addr_(u, u, alpha=-1.0)
         G_bar2.diagonal().add_(trace_counts)
         G_bar2.div_(s)
-        b_bar = w / s**2
+        b_bar = u / s
         gradients = self._second_sweep(f, G_bar2, b_bar, -0.5 * trace_counts / s)
 
         # K̄_ZZ = −½ L⁻ᵀ W L⁻¹. Written as Ḡ2 G + b̄bᵀ, W would cancel badly where K_ZZ is ill-conditioned.
-        W = (trace_counts * G - B_inv_G).div_(s).addr_(w, w, alpha=1.0 / s**2)  # [M, M]
+        W = (trace_counts * G - B_inv_G).div_(s).addr_(u, u)  # (G − B⁻¹G)/s + uuᵀ  [M, M]
         K_ZZ_bar = congruence(L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)
         add_to(gradients, kernel.cross_vjp(f.of_Z, f.of_Z, K_ZZ_bar))
 
-        Gw = G @ w
-        by_noise = (
-            -0.5 * f.n / s
-            + 0.5 * float(B_inv_G.diagonal().sum()) / s**2
-            + 0.5 * f.yy / s**2
-            - float(b @ w) / s**3
-            + 0.5 * float(w @ Gw) / s**4
-            + 0.5 * f.trace / s**2
-        )
+        explained = float(B_inv_G.diagonal().sum()) + f.yy + f.trace + float(u @ (G @ u)) - 2.0 * float(f.b @ u)
+        by_noise = 0.5 * (explained / s - f.n) / s
         return f.elbo, gradients, by_noise
 
     def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor, k_bar: float) -> Tensors:
@@ -355,15 +350,15 @@ class MemoryPlan:
 
         def needed(rows: int) -> int:
             squares = (SQUARE_ARRAYS + temporaries) * m * m
-            chunks = rows * ((2 + temporaries) * m + 3 * n_features)
+            chunks = rows * ((2 + temporaries) * m + 8 * n_features)
             return 8 * (squares + chunks + VECTORS * n + 4 * m * n_features)
 
         while needed(rows) > budget and rows > FEWEST_ROWS:
             rows = max(rows // 2, FEWEST_ROWS)
         if needed(rows) > budget:
             raise ValueError(
-                f"{m} inducing points need at least {needed(rows) / 1e6:.0f} MB,"
-                f" but the memory limit is {budget / 1e6:.0f} MB: take fewer points or allow more memory"
+                f"{m} inducing points need at least {needed(rows) / 1e6:.3g} MB,"
+                f" but the memory limit is {budget / 1e6:.3g} MB: take fewer points or allow more memory"
             )
         keeps_v = needed(rows) + 8 * n * m <= budget  # first: it saves more
         used = needed(rows) + (8 * n * m if keeps_v else 0)

@@ -87,9 +87,7 @@ class Kernel:
         kernel = self.for_inputs(rows.shape[1])
         if Z is None:
             return _like(kernel.gram(kernel.features(rows, rows.mean(0))), X)
-        columns = as_matrix(Z, "Z", rows.device)
-        if columns.shape[1] != rows.shape[1]:
-            raise ValueError(f"X and Z must have equally many columns, got {rows.shape[1]} and {columns.shape[1]}")
+        columns = as_matrix(Z, "Z", rows.device, columns=rows.shape[1])
         centre = columns.mean(0)
         return _like(kernel.cross(kernel.features(rows, centre), kernel.features(columns, centre)), X)
 
@@ -122,12 +120,12 @@ class Kernel:
     def __add__(self, other: Kernel) -> Composite:
         from nearexact.kernels.composite import Composite  # a composite is itself a kernel: the modules need each other
 
-        return Composite("+", self, other) if isinstance(other, Kernel) else NotImplemented
+        return Composite("+", (self, other)) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: Kernel) -> Composite:
         from nearexact.kernels.composite import Composite
 
-        return Composite("*", self, other) if isinstance(other, Kernel) else NotImplemented
+        return Composite("*", (self, other)) if isinstance(other, Kernel) else NotImplemented
 
     def __repr__(self) -> str:
         settings = [f"{name}={value}" for name, value in self._setting_values().items()]
@@ -233,20 +231,40 @@ def inputs(A: Tensor) -> Tensor:
     return A[:, A.shape[1] // 2 : -1]
 
 
-def as_matrix(X: Any, name: str, device: torch.device | None = None) -> Tensor:
-    """A float64 matrix [N, D] from a tensor, array or nested list, or a ValueError that says what came."""
-    try:
-        matrix = torch.as_tensor(X, dtype=torch.float64, device=device).detach()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be a numeric matrix, got {type(X).__name__}: {error}") from error
+def as_matrix(X: Any, name: str, device: torch.device | None = None, columns: int | None = None) -> Tensor:
+    """A finite float64 matrix [N, D] from a tensor, array or nested list, or a ValueError that says what came."""
+    matrix = as_float64(X, name, "matrix", device)
     if matrix.ndim != 2 or matrix.shape[1] == 0:
         raise ValueError(f"{name} must be a matrix with at least one column, got shape {tuple(matrix.shape)}")
+    if columns is not None and matrix.shape[1] != columns:
+        raise ValueError(f"{name} must have {columns} columns, got {matrix.shape[1]}")
     return matrix
+
+
+def as_float64(values: Any, name: str, what: str, device: torch.device | None = None) -> Tensor:
+    """A finite float64 tensor. Shares memory with what came where possible."""
+    try:
+        if not isinstance(values, Tensor):
+            array = np.asarray(values)
+            if array.dtype.kind not in "fiub" and not (array.dtype.kind == "O" and array.size):
+                raise ValueError(f"its type is {array.dtype}")
+            values = torch.from_numpy(np.require(array, np.float64, ["C", "W"]))  # torch wants writeable, native memory
+        elif values.is_complex():
+            raise ValueError(f"its type is {values.dtype}")
+        tensor: Tensor = values.detach().to(dtype=torch.float64, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a numeric {what}, got {type(values).__name__}: {error}") from error
+    if not torch.isfinite(tensor).all():
+        raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(tensor)).sum())} NaN or infinite values")
+    return tensor
 
 
 def _positive(name: str, value: npt.ArrayLike, *, per_input: bool) -> FloatArray:
     """A checked, read-only copy of a parameter's value."""
-    array = np.array(value, dtype=np.float64)
+    try:
+        array = np.array(value.detach().cpu() if isinstance(value, Tensor) else value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numeric, got {value!r}") from error
     if array.size == 0 or array.ndim > (1 if per_input else 0):
         expected = "a number or one number per input" if per_input else "one number"
         raise ValueError(f"{name} must be {expected}, got shape {array.shape}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, Self
 
@@ -13,13 +14,16 @@ from torch import Tensor
 from nearexact.kernels.base import Cross, FloatArray, Kernel, Tensors
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Composite(Kernel):
     """The sum or the product of kernels; made by `a + b` and `a * b`."""
 
-    def __init__(self, operation: Literal["+", "*"], *parts: Kernel) -> None:
-        self.operation = operation
-        same = [p.parts if isinstance(p, Composite) and p.operation == operation else (p,) for p in parts]
-        self.parts: tuple[Kernel, ...] = tuple(part for group in same for part in group)
+    operation: Literal["+", "*"]
+    parts: tuple[Kernel, ...]
+
+    def __post_init__(self) -> None:
+        same = [p.parts if isinstance(p, Composite) and p.operation == self.operation else (p,) for p in self.parts]
+        object.__setattr__(self, "parts", tuple(part for group in same for part in group))
 
     @property
     def parameters(self) -> dict[str, FloatArray]:
@@ -32,10 +36,10 @@ class Composite(Kernel):
             position, name = full_name.split(".", 1)
             by_part[int(position)][name] = value
         changed = (part.with_parameters(mine) for part, mine in zip(self.parts, by_part, strict=True))
-        return type(self)(self.operation, *changed)
+        return type(self)(self.operation, tuple(changed))
 
     def for_inputs(self, n_inputs: int) -> Self:
-        return type(self)(self.operation, *(part.for_inputs(n_inputs) for part in self.parts))
+        return type(self)(self.operation, tuple(part.for_inputs(n_inputs) for part in self.parts))
 
     def __repr__(self) -> str:
         nested = (f"({part!r})" if isinstance(part, Composite) else repr(part) for part in self.parts)

@@ -41,7 +41,7 @@ class Distances:
         self.norms = squares(B) @ self.weights  # scale·|z|²  [M]
         columns = [self.weights.expand_as(self.Z), self.Z * (-2.0 * self.weights), self.norms[:, None]]
         self.of_A = torch.cat(columns, dim=1).T  # q = A @ of_A  [2D + 1, M]
-        self.restores = singular or float(self.norms.abs().max()) > LARGE_NORM  # near rows have similar norms
+        self.restores = singular or bool((self.norms.abs() > LARGE_NORM).any())  # near rows have similar norms
         self.sums = torch.zeros_like(self.of_A)  # Σ_n H_nm [x_n², x_n, 1]  [2D + 1, M]
         self.near_squares, self.near_total = torch.zeros_like(weights), weights.new_zeros(())
 
@@ -129,7 +129,7 @@ class MaternForm:
     slope: Callable[[Tensor], Tensor]
     singular_at_zero: bool = False
     uses_differences: ClassVar[bool] = True
-    temporaries: ClassVar[int] = 5
+    temporaries: ClassVar[int] = 8
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
         return MaternCross(self, p, B)
