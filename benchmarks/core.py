@@ -69,15 +69,14 @@ def large_sgpr(repeats: int) -> list[Row]:
     )
     peak = DGEMM_FLOPS / seconds["dgemm"]
     rows = []
-    for name, label in (("nearexact", ""), ("solve by chunk", ", solving by chunk")):
+    for name, label in (("nearexact", ""), ("solve by chunk", ", as if ill-conditioned")):
         what = f"SGPR value+gradient, kin40k, M=1000{label}"
         own = {"nearexact": seconds[name], "gpytorch": seconds["gpytorch"]}
         rows.append(ratio_row(f"{what}, against GPyTorch", own, "gpytorch", 3.5))
-        share = 5.0 * 1000**2 * len(X) / seconds[name] / peak
+        share, goal = 5.0 * 1000**2 * len(X) / seconds[name] / peak, 0.75 if name == "nearexact" else 0.6
         details = {"seconds": seconds[name], "dgemm_gflops": peak / 1e9}
-        rows.append(
-            Row(f"{what}, share of 5M²N flops at the DGEMM rate", f"{share:.0%}", "75%", share >= 0.75, details)
-        )
+        what = f"{what}, 5M²N flops as share of the DGEMM rate"
+        rows.append(Row(what, f"{share:.0%}", f"{goal:.0%}", share >= goal, details))
     return rows
 
 

@@ -108,7 +108,7 @@ class GPyTorchSGPR(gpytorch.models.ExactGP):  # type: ignore[misc]
             "variance": base.raw_outputscale,
             "noise": self.likelihood.noise_covar.raw_noise,
         }
-        return float(elbo), {n: (r.grad / torch.sigmoid(r)).detach().numpy().ravel() for n, r in raw.items()}
+        return float(elbo.detach()), {n: (r.grad / torch.sigmoid(r)).detach().numpy().ravel() for n, r in raw.items()}
 
 
 @every_way

@@ -33,7 +33,7 @@ from nearexact.gp.linalg import (
     sample_gaussian,
 )
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.kernels.base import FloatArray, Kernel, Tensors, add_to, as_matrix
+from nearexact.kernels.base import Cross, FloatArray, Kernel, Tensors, add_to, as_matrix, with_diagonal
 from nearexact.limits import memory_budget
 
 GRAM_BLOCK = 128  # G is symmetric: only blocks of this many columns up to its diagonal are computed
@@ -50,6 +50,7 @@ class Factorisation:
     noise_variance: float  # s
     Z: Tensor  # inducing points [M, D]
     of_Z: Tensor  # features of Z [M, F]
+    cross: Cross  # k(·, Z) at these parameters
     L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
     jitter: float
     direct: bool  # whether G and b were computed without V
@@ -192,24 +193,27 @@ class SparseObjective:
         """First sweep: everything about the model at these hyperparameters but its gradient."""
         kernel = self.layout.check(kernel)
         of_Z = kernel.features(self.Z, self._centre)
-        L, jitter = jittered_cholesky(kernel.gram(of_Z), self.repairs, what="K_ZZ", numerics=self.numerics)
+        cross = kernel.against(of_Z)
+        K_ZZ = with_diagonal(cross.values(of_Z), kernel.diagonal(of_Z))
+        L, jitter = jittered_cholesky(K_ZZ, self.repairs, what="K_ZZ", numerics=self.numerics)
         k = torch.cat([kernel.diagonal(of_X) for of_X in self._features_in_pieces(kernel)])  # k(x, x)  [N]
         condition = mean_condition(L, self.numerics.merge_condition)
         # Without q(x, x) the trace is a difference of sums, which is too coarse where the signal dwarfs the noise.
         visible = float(k.mean()) <= self.numerics.direct_signal_to_noise * noise_variance
         direct = visible and condition <= self.numerics.direct_condition
         if direct:
-            G, b = self._sums_over_K(kernel, of_Z, L)
+            G, b = self._sums_over_K(kernel, cross, L)
             trace, repaired = float(k.sum() - G.diagonal().sum()), False
             direct = trace > 0.0  # else only q(x, x) can tell rounding noise from failure
         if not direct:
-            G, b, q = self._sums_over_V(kernel, of_Z, L)
+            G, b, q = self._sums_over_V(kernel, cross, L)
             trace, repaired = repair_trace(float((k - q).sum()), float((q / k).max()), self.repairs, self.numerics)
         return Factorisation(
             kernel=kernel,
             noise_variance=noise_variance,
             Z=self.Z,
             of_Z=of_Z,
+            cross=cross,
             L=L,
             jitter=jitter,
             direct=direct,
@@ -224,11 +228,10 @@ class SparseObjective:
             numerics=self.numerics,
         )
 
-    def _sums_over_V(self, kernel: Kernel, of_Z: Tensor, L: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _sums_over_V(self, kernel: Kernel, cross: Cross, L: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """G = VVᵀ, b = Vy and q(x, x) = |v|², with one triangular solve for each chunk. V is kept if there is room."""
         n, m = len(self.X), len(self.Z)
         G, b, q = self.X.new_zeros(m, m), self.X.new_zeros(m), self.X.new_empty(n)
-        cross = kernel.against(of_Z)
         for rows in self._chunks():
             V = solve_rows(L, cross.values(self._of_rows(kernel, rows), out=self._V_buffer(rows)))
             add_gram(G, V)
@@ -236,11 +239,10 @@ class SparseObjective:
             torch.linalg.vector_norm(V, dim=1, out=q[rows])
         return mirror_lower(G), b, q.square_()
 
-    def _sums_over_K(self, kernel: Kernel, of_Z: Tensor, L: Tensor) -> tuple[Tensor, Tensor]:
+    def _sums_over_K(self, kernel: Kernel, cross: Cross, L: Tensor) -> tuple[Tensor, Tensor]:
         """G = L⁻¹(K_ZX K_XZ)L⁻ᵀ and b = L⁻¹(K_ZX y): no solve but with the sums."""
         m = len(self.Z)
         G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
-        cross = kernel.against(of_Z)
         for rows in self._chunks():
             K = cross.values(self._of_rows(kernel, rows), out=self._K_buffer(rows))
             add_gram(G, K)
@@ -263,20 +265,23 @@ class SparseObjective:
         G_bar2.diagonal().add_(trace_counts)
         G_bar2.div_(s)
         b_bar = u / s
-        gradients = self._second_sweep(f, G_bar2, b_bar, -0.5 * trace_counts / s)
+        self._second_sweep(f, G_bar2, b_bar)
 
         # K̄_ZZ = −½ L⁻ᵀ W L⁻¹. Written as Ḡ2 G + b̄bᵀ, W would cancel badly where K_ZZ is ill-conditioned.
         W = (trace_counts * G - B_inv_G).div_(s).addr_(u, u)  # (G − B⁻¹G)/s + uuᵀ  [M, M]
         K_ZZ_bar = congruence(L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)
-        add_to(gradients, kernel.cross_vjp(f.of_Z, f.of_Z, K_ZZ_bar))
+        f.cross.add_adjoint(f.of_Z, K_ZZ_bar)
+        gradients = f.cross.gradients()
+        for of_X in self._features_in_pieces(kernel):  # ∂ELBO/∂k(x, x) = −1/(2s)
+            add_to(gradients, kernel.diagonal_vjp(of_X, of_X.new_full((len(of_X),), -0.5 * trace_counts / s)))
 
         explained = float(B_inv_G.diagonal().sum()) + f.yy + f.trace + float(u @ (G @ u)) - 2.0 * float(f.b @ u)
         by_noise = 0.5 * (explained / s - f.n) / s
         return f.elbo, gradients, by_noise
 
-    def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor, k_bar: float) -> Tensors:
-        """Σ over the data of K̄_ZX · ∂K_ZX and k̄ · ∂k(x, x), by parameter."""
-        cross = f.kernel.against(f.of_Z)
+    def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor) -> None:
+        """Hand K̄_ZX to the kernel, chunk by chunk."""
+        cross = f.cross
         if f.direct:  # K̄_ZX = (L⁻ᵀ Ḡ2 L⁻¹) K_ZX + (L⁻ᵀ b̄) yᵀ
             G_bar2 = congruence(f.L, G_bar2, transposed=True)
         elif f.merges:  # K̄_ZX = (L⁻ᵀ Ḡ2) V + (L⁻ᵀ b̄) yᵀ
@@ -299,10 +304,6 @@ class SparseObjective:
                 if not f.merges:
                     solve_rows(f.L, K_bar, transposed=True)
                 cross.add_adjoint(of_X, K_bar, scratch=V)  # V is not needed any more
-        gradients = cross.gradients()
-        for of_X in self._features_in_pieces(f.kernel):
-            add_to(gradients, f.kernel.diagonal_vjp(of_X, of_X.new_full((len(of_X),), k_bar)))
-        return gradients
 
     def _chunks(self) -> Iterator[slice]:
         return row_chunks(len(self.X), self.plan.rows)

@@ -166,9 +166,7 @@ class Kernel:
 
     def gram(self, A: Tensor, out: Tensor | None = None) -> Tensor:
         """K [N, N] of rows with themselves, its diagonal free of the rounding noise that `cross` leaves there."""
-        K = self.cross(A, A, out)
-        K.diagonal().copy_(self.diagonal(A))
-        return K
+        return with_diagonal(self.cross(A, A, out), self.diagonal(A))
 
     def cross_vjp(self, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
         """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p by parameter name. May overwrite K_bar and `scratch`, both [N, M]."""
@@ -209,6 +207,12 @@ def add_to(total: Tensors, term: Tensors) -> None:
     """Add gradients by name."""
     for name, value in term.items():
         total[name] = total[name] + value if name in total else value
+
+
+def with_diagonal(K: Tensor, diagonal: Tensor) -> Tensor:
+    """K with this diagonal, in place."""
+    K.diagonal().copy_(diagonal)
+    return K
 
 
 def quadratic_features(X: Tensor) -> Tensor:
