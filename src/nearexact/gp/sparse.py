@@ -173,7 +173,8 @@ class SparseObjective:
         self.theta0 = self.layout.pack(kernel, noise_variance)
         self.repairs = Repairs()
         self._centre = self.Z.mean(0)
-        n_features = kernel.features(self.Z[:1], self._centre).shape[1]
+        self._features_of_Z = kernel.features(self.Z, self._centre)
+        n_features = self._features_of_Z.shape[1]
         budget = memory_budget(memory_limit, self.X.device)
         self.plan = MemoryPlan.within(budget, kernel, len(self.X), len(self.Z), n_features)
         self._yy = float(self.y @ self.y)
@@ -192,7 +193,7 @@ class SparseObjective:
     def factorise(self, kernel: Kernel, noise_variance: float) -> Factorisation:
         """First sweep: everything about the model at these hyperparameters but its gradient."""
         kernel = self.layout.check(kernel)
-        of_Z = kernel.features(self.Z, self._centre)
+        of_Z = self._features_of_Z
         cross = kernel.against(of_Z)
         K_ZZ = with_diagonal(cross.values(of_Z), kernel.diagonal(of_Z))
         L, jitter = jittered_cholesky(K_ZZ, self.repairs, what="K_ZZ", numerics=self.numerics)

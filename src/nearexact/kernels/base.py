@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
@@ -190,9 +191,11 @@ class Kernel:
     def _tensors(self, like: Tensor) -> Tensors:
         return {name: torch.tensor(value, device=like.device) for name, value in self.parameters.items()}
 
-    def _parameter_names(self) -> list[str]:
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]  # every kernel is a dataclass
-        return [name for name in names if name not in self.settings]
+    @classmethod
+    @cache
+    def _parameter_names(cls) -> tuple[str, ...]:
+        names = (field.name for field in fields(cls))  # type: ignore[arg-type]  # every kernel is a dataclass
+        return tuple(name for name in names if name not in cls.settings)
 
     def _setting_values(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.settings}
