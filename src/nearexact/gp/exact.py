@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -93,11 +92,7 @@ class ExactObjective:
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """−LML and its gradient at θ; NaN where θ is not finite."""
-        theta = np.asarray(theta, dtype=np.float64)
-        if not np.isfinite(theta).all():
-            return math.nan, np.full_like(theta, math.nan)
-        lml, by_parameter, by_noise = self.value_and_gradient(*self.layout.unpack(theta))
-        return -lml, -self.layout.gradient(theta, by_parameter, by_noise)
+        return self.layout.negated(self.value_and_gradient, theta)
 
     def factorise(self, kernel: Kernel, noise_variance: float) -> ExactPosterior:
         """The model at these hyperparameters."""

@@ -6,7 +6,8 @@ hyperparameter falls below the floor and none is bounded above.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from scipy.special import expit
@@ -19,6 +20,10 @@ from nearexact.kernels.base import FloatArray, Kernel
 # A value given exactly at the floor lies this far above it: θ stays finite, and the value right to 11 digits. But the
 # slope of softplus there is as small as this, so that an optimiser leaves such a parameter where it is.
 LEAST_EXCESS = 1e-16
+
+
+# Value, derivatives by the kernel's parameters, and derivative by the noise variance.
+ValueAndGradient = Callable[[Kernel, float], tuple[float, Mapping[str, Tensor], float]]
 
 
 class ParameterLayout:
@@ -65,6 +70,14 @@ class ParameterLayout:
         ):
             raise ValueError(f"the kernel must differ from {self.kernel!r} in its parameters only, got {kernel!r}")
         return kernel
+
+    def negated(self, value_and_gradient: ValueAndGradient, theta: FloatArray) -> tuple[float, FloatArray]:
+        """The negative of a function of kernel and noise variance, with its gradient, at θ; NaN if θ is not finite."""
+        theta = np.asarray(theta, dtype=np.float64)
+        if not np.isfinite(theta).all():
+            return math.nan, np.full_like(theta, math.nan)
+        value, by_parameter, by_noise = value_and_gradient(*self.unpack(theta))
+        return -value, -self.gradient(theta, by_parameter, by_noise)
 
     def gradient(self, theta: FloatArray, by_parameter: Mapping[str, Tensor], by_noise: float) -> FloatArray:
         """∂/∂θ from derivatives by the hyperparameters themselves; d softplus(θ)/dθ is the logistic function."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -184,11 +183,7 @@ class SparseObjective:
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """−ELBO and its gradient at θ; NaN where the trace is beyond repair or θ is not finite."""
-        theta = np.asarray(theta, dtype=np.float64)
-        if not np.isfinite(theta).all():
-            return math.nan, np.full_like(theta, math.nan)
-        elbo, by_parameter, by_noise = self.value_and_gradient(*self.layout.unpack(theta))
-        return -elbo, -self.layout.gradient(theta, by_parameter, by_noise)
+        return self.layout.negated(self.value_and_gradient, theta)
 
     def factorise(self, kernel: Kernel, noise_variance: float) -> Factorisation:
         """First sweep: everything about the model at these hyperparameters but its gradient."""
