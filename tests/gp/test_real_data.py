@@ -14,7 +14,7 @@ from tests.gp.test_inducing import literal
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif("NEAREXACT_DATA" not in os.environ, reason="needs the UCI files: set NEAREXACT_DATA to their folder"),
+    pytest.mark.skipif("NEAREXACT_DATA" not in os.environ, reason="needs the data sets: set NEAREXACT_DATA"),
 ]
 
 
