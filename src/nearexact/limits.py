@@ -1,7 +1,8 @@
-"""Limits that users write down: sizes such as "2GB" in bytes, and how much memory there is."""
+"""Limits that users write down: sizes such as "2GB", durations such as "5m", and how much memory there is."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -13,6 +14,8 @@ import torch
 MODEST_MACHINE = 4 * 10**9  # where the system does not tell
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
+_DURATION = rf"\s*(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m(?:in)?)?\s*(?:{_NUMBER}\s*s?)?\s*"
 
 
 def parse_bytes(size: int | float | str) -> int:
@@ -27,6 +30,24 @@ def parse_bytes(size: int | float | str) -> int:
     if not 1.0 <= value < float("inf"):
         raise ValueError(f'a memory size must be a positive number of bytes or text such as "2GB", got {size!r}')
     return int(value)
+
+
+def parse_seconds(duration: int | float | str | None) -> float:
+    """Seconds from a number or from text such as "90s", "5m", "1.5h" or "1h30m"; infinity for None."""
+    if duration is None:
+        return math.inf
+    value = math.nan
+    if isinstance(duration, str):
+        match = re.fullmatch(_DURATION, duration, flags=re.IGNORECASE)
+        if match and match[0].strip():
+            value = sum(float(part) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True) if part)
+    elif isinstance(duration, Real) and not isinstance(duration, bool):
+        value = float(duration)
+    if not value > 0.0:
+        raise ValueError(
+            f'a time limit must be a positive number of seconds, text such as "5m", or None, got {duration!r}'
+        )
+    return value
 
 
 def memory_budget(limit: int | float | str | None, device: torch.device) -> int:

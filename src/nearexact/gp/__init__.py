@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from nearexact.gp.exact import ExactObjective, ExactPosterior
+from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.inducing import Selection, greedy_variance, select
 from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.optimise import LBFGSSettings, Optimum, Step, minimise
+from nearexact.gp.record import Progress, Stage
 from nearexact.gp.sparse import Factorisation, SparseObjective, SparsePosterior
+from nearexact.gp.training import Training
 from nearexact.kernels.base import Kernel
 
 
@@ -36,16 +39,20 @@ __all__ = [
     "DEFAULT_NUMERICS",
     "ExactObjective",
     "ExactPosterior",
+    "ExactTraining",
     "Factorisation",
     "LBFGSSettings",
     "NumericalError",
     "Numerics",
     "Optimum",
+    "Progress",
     "Repairs",
     "Selection",
     "SparseObjective",
     "SparsePosterior",
+    "Stage",
     "Step",
+    "Training",
     "gpr_objective",
     "greedy_variance",
     "minimise",

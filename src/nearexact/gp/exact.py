@@ -31,16 +31,19 @@ class ExactPosterior:
 
     kernel: Kernel
     noise_variance: float
+    X: Tensor  # [N, D]
     centre: Tensor  # from which features are measured [D]
     of_X: Tensor  # features of the inputs [N, F]
     y: Tensor  # [N]
     L: Tensor  # chol(K + sI)  [N, N]
+    weights: Tensor  # α = (K + sI)⁻¹y  [N]
+    jitter: float
     repairs: Repairs
 
-    @cached_property
-    def weights(self) -> Tensor:
-        """α = (K + sI)⁻¹y: [N]."""
-        return torch.cholesky_solve(self.y[:, None], self.L)[:, 0]
+    @property
+    def inducing_points(self) -> Tensor:
+        """All inputs [N, D], in the place of a sparse model's."""
+        return self.X
 
     @cached_property
     def lml(self) -> float:
@@ -101,8 +104,19 @@ class ExactObjective:
             self._K = self.X.new_empty(len(self.X), len(self.X))
         K = kernel.gram(self._features, out=self._K)
         K.diagonal().add_(noise_variance)
-        L, _ = jittered_cholesky(K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics)
-        return ExactPosterior(kernel, noise_variance, self._centre, self._features, self.y, L, self.repairs)
+        L, jitter = jittered_cholesky(K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics)
+        return ExactPosterior(
+            kernel=kernel,
+            noise_variance=noise_variance,
+            X=self.X,
+            centre=self._centre,
+            of_X=self._features,
+            y=self.y,
+            L=L,
+            weights=torch.cholesky_solve(self.y[:, None], L)[:, 0],
+            jitter=jitter,
+            repairs=self.repairs,
+        )
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
         """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""

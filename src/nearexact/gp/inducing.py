@@ -9,6 +9,7 @@ same, and no step reads [N, m] for the sake of a single column.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +55,13 @@ def select(
     *,
     seed: int | None,
     start: npt.ArrayLike | None = None,
+    between_blocks: Callable[[], None] | None = None,
     numerics: Numerics = DEFAULT_NUMERICS,
 ) -> Selection:
-    """`greedy_variance` with what else is known at its end."""
+    """`greedy_variance` with what else is known at its end.
+
+    `between_blocks` is called before each block of pivots; an exception that it raises ends the selection.
+    """
     inputs = as_matrix(X, "X")
     n = len(inputs)
     given = np.asarray(np.zeros(0, np.int64) if start is None else start)
@@ -71,12 +76,24 @@ def select(
     state = _Residuals(kernel, features, m, numerics)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
+    pause = between_blocks or (lambda: None)
     for block in np.array_split(position[given], range(BLOCK, len(given), BLOCK)):
         if len(block):
+            pause()
             state.add_given(block)
-    while len(state.pivots) < m and state.add_best(m - len(state.pivots)):
-        pass
+    more = True
+    while len(state.pivots) < m and more:
+        pause()
+        more = state.add_best(m - len(state.pivots))
     return Selection(order[np.asarray(state.pivots, dtype=np.int64)], max(float(state.residual.max()), 0.0))
+
+
+def selection_memory(kernel: Kernel, n: int, m: int, n_features: int) -> int:
+    """Bytes that selecting m of n rows allocates at most, besides the data: the factor above all."""
+    by_row = m + 2 * n_features + 4  # the factor, features of the permuted rows, residuals and the order
+    block = min(n, ROWS_AT_ONCE) * BLOCK * (3 + kernel.temporaries)
+    candidates = min(n, CANDIDATES) * (min(n, CANDIDATES) * (2 + kernel.temporaries) + m)
+    return 8 * (n * by_row + block + candidates)
 
 
 class _Residuals:

@@ -7,6 +7,7 @@ that of Ober et al. (section 4.1 and appendix B.1), with the direction of the tr
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,18 @@ class Repairs:
     traces_repaired: int = 0
     traces_rejected: int = 0
     variances_clamped: int = 0
+
+    @staticmethod
+    def sum(parts: Iterable[Repairs]) -> Repairs:
+        """All of them together."""
+        total = Repairs()
+        for part in parts:
+            total.largest_jitter = max(total.largest_jitter, part.largest_jitter)
+            total.jitters_raised += part.jitters_raised
+            total.traces_repaired += part.traces_repaired
+            total.traces_rejected += part.traces_rejected
+            total.variances_clamped += part.variances_clamped
+        return total
 
 
 def jittered_cholesky(

@@ -78,7 +78,7 @@ def minimise(
     """Minimise an objective that returns its value and gradient, and may raise NumericalError or return NaN.
 
     `callback` is called after each accepted step and may raise StopIteration to end the optimisation. `time_limit` is
-    in seconds; no evaluation starts after it, except the first.
+    in seconds; apart from the first, no evaluation starts that would end after it, if it took as long as the last.
     """
     run = _Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback)
     try:
@@ -118,19 +118,23 @@ class _Run:
         self.objective, self.time_limit, self.callback = objective, time_limit, callback
         self.best_theta, self.best_value, self.best_gradient = theta0, math.inf, np.zeros_like(theta0)
         self.evaluations = self.iterations = 0
+        self.last_seconds = 0.0  # of the last evaluation
         self.started = time.perf_counter()
 
     def seconds(self) -> float:
         return time.perf_counter() - self.started
 
     def evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        if self.time_limit is not None and self.evaluations and self.seconds() > self.time_limit:
+        begun = self.seconds()
+        if self.time_limit is not None and self.evaluations and begun + self.last_seconds > self.time_limit:
             raise _TimeLimitError
         self.evaluations += 1
         try:
             value, gradient = self.objective(theta)
         except FAILURES as error:
             raise _ObjectiveError(str(error)) from error
+        finally:
+            self.last_seconds = self.seconds() - begun
         if not math.isfinite(value):
             raise _ObjectiveError(f"its value is {value}")
         if not np.isfinite(gradient).all():

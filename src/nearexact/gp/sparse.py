@@ -114,6 +114,11 @@ class SparsePosterior:
     weights: Tensor  # B⁻¹b/s  [M]
     repairs: Repairs
 
+    @property
+    def inducing_points(self) -> Tensor:
+        """Z [M, D]."""
+        return self.Z
+
     def predict(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance [N] of the latent function at each row of X; in chunks, so N may be millions."""
         inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
@@ -343,12 +348,9 @@ class MemoryPlan:
     @staticmethod
     def within(budget: int, kernel: Kernel, n: int, m: int, n_features: int) -> MemoryPlan:
         rows = min(n, chunk_rows(m))
-        temporaries = kernel.temporaries
 
         def needed(rows: int) -> int:
-            squares = (SQUARE_ARRAYS + temporaries) * m * m
-            chunks = rows * ((2 + temporaries) * m + 8 * n_features)
-            return 8 * (squares + chunks + VECTORS * n + 4 * m * n_features)
+            return sweep_memory(kernel, n, m, n_features, rows)
 
         while needed(rows) > budget and rows > FEWEST_ROWS:
             rows = max(rows // 2, FEWEST_ROWS)
@@ -360,6 +362,13 @@ class MemoryPlan:
         keeps_v = needed(rows) + 8 * n * m <= budget  # first: it saves more
         used = needed(rows) + (8 * n * m if keeps_v else 0)
         return MemoryPlan(rows, keeps_v, keeps_features=used + 2 * 8 * n * n_features <= budget)
+
+
+def sweep_memory(kernel: Kernel, n: int, m: int, n_features: int, rows: int = FEWEST_ROWS) -> int:
+    """Bytes that an evaluation allocates besides the data, with chunks of so many rows and nothing kept."""
+    squares = (SQUARE_ARRAYS + kernel.temporaries) * m * m
+    chunks = min(n, rows) * ((2 + kernel.temporaries) * m + 8 * n_features)
+    return 8 * (squares + chunks + VECTORS * n + 4 * m * n_features)
 
 
 def add_gram(G: Tensor, V: Tensor) -> None:

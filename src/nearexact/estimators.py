@@ -1,0 +1,373 @@
+"""Gaussian process regression with scikit-learn's face: `fit(X, y)`, and nothing to tune.
+
+Data are standardised on the way in and predictions come back in the user's units; hyperparameters and bounds are those
+of the standardised problem.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nearexact import persistence
+from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT, Certificate, judge
+from nearexact.gp.chunks import row_chunks
+from nearexact.gp.exact import ExactPosterior
+from nearexact.gp.exact_training import ExactTraining
+from nearexact.gp.record import Stage
+from nearexact.gp.sparse import SparseObjective, SparsePosterior
+from nearexact.gp.starts import noise_only_likelihood
+from nearexact.gp.training import SCHEDULE, Training
+from nearexact.kernels import Kernel, SquaredExponential
+from nearexact.kernels.base import FloatArray
+from nearexact.limits import parse_bytes, parse_seconds
+from nearexact.progress import progress_display
+from nearexact.scaling import Scaling
+
+PREDICTED_ROWS = 2**16  # standardised and predicted at once
+LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
+
+
+class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What the sparse and the exact estimator share: data in, predictions out."""
+
+    kernel: Kernel | None
+    time_limit: float | str | None
+    memory_limit: int | float | str | None
+    device: str
+    random_state: Any
+    progress: bool
+    kernel_: Kernel
+    noise_variance_: float
+    inducing_points_: FloatArray
+    elbo_: float
+    upper_bound_: float
+    certificate_: Certificate
+    history_: list[Stage]
+    n_features_in_: int
+    _posterior: SparsePosterior | ExactPosterior
+    _scaling_X: Scaling
+    _scaling_y: Scaling
+    _training_data: tuple[torch.Tensor, torch.Tensor] | None
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False, noise: bool = True
+    ) -> FloatArray | tuple[FloatArray, FloatArray]:
+        """Predictive mean, and with it the standard deviation or covariance, at the rows of X.
+
+        They are those of a new observation; with `noise=False`, those of the function without noise.
+        """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov exclude each other, got both")
+        inputs = self._new_inputs(X)
+        if return_cov:
+            mean, covariance = (part.cpu().numpy() for part in self._posterior.joint(self._standardised(inputs)))
+            if noise:
+                covariance[np.diag_indices_from(covariance)] += self.noise_variance_
+            return self._scaling_y.undo(mean), covariance * self._scaling_y.scale**2
+        mean, std = self._mean_and_std(inputs, noise)
+        return (mean, std) if return_std else mean
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> FloatArray:
+        """Draws of new observations, noise included, at the rows of X: [rows, n_samples]."""
+        inputs = self._standardised(self._new_inputs(X))
+        if not isinstance(n_samples, (int, np.integer)) or n_samples < 1:
+            raise ValueError(f"n_samples must be a whole number of at least 1, got {n_samples!r}")
+        random = check_random_state(random_state)
+        draws = self._posterior.sample(inputs, int(n_samples), int(random.randint(2**31))).T.cpu().numpy()
+        draws = draws + math.sqrt(self.noise_variance_) * random.standard_normal(draws.shape)
+        return self._scaling_y.undo(draws)
+
+    def log_predictive_density(self, X: Any, y: Any) -> FloatArray:
+        """Log density of each target y under its own predictive distribution, in nats and in the user's units."""
+        inputs, targets = self._new_inputs_and_targets(X, y)
+        mean, std = self._mean_and_std(inputs, noise=True)
+        error = (targets - mean) / std
+        density: FloatArray = -0.5 * (math.log(2.0 * math.pi) + error**2) - np.log(std)
+        return density
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator to one file, from which `nearexact.load` makes it again. Data are not in it."""
+        check_is_fitted(self, "_posterior")
+        persistence.save(self, path)
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _prepare(self, X: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Checked and standardised training data on the device; remembers how they were scaled."""
+        device = _device(self.device)
+        inputs, targets = validate_data(
+            self, _as_array(X), _as_array(y), dtype=np.float64, y_numeric=True, ensure_min_samples=2
+        )
+        targets = targets.astype(np.float64)
+        self._scaling_X, self._scaling_y = Scaling.of(inputs), Scaling.of(targets)
+        return self._standardised(inputs, device), torch.tensor(self._scaling_y.apply(targets), device=device)
+
+    def _run(self, training: Training | ExactTraining, X: torch.Tensor, y: torch.Tensor) -> None:
+        """Train, and become the best model, also after Ctrl-C."""
+        try:
+            training.run()
+        except KeyboardInterrupt:
+            training.interrupted()
+            self._adopt(training, X, y)
+            raise
+        self._adopt(training, X, y)
+
+    def _adopt(self, training: Training | ExactTraining, X: torch.Tensor, y: torch.Tensor) -> None:
+        self._posterior = persistence.contiguous(training.posterior())
+        self._training_data = (X, y)
+        self.history_ = training.history
+        self.kernel_, self.noise_variance_ = self._posterior.kernel, self._posterior.noise_variance
+        self.inducing_points_ = self._scaling_X.undo(self._posterior.inducing_points.cpu().numpy())
+        self.elbo_, self.upper_bound_ = training.bounds()
+        self.certificate_ = self._certificate(self.elbo_, self.upper_bound_, y)
+
+    def _certificate(self, lower: float, upper: float, y: torch.Tensor) -> Certificate:
+        elbos = [stage.elbo for stage in self.history_ if stage.complete]
+        verdict = judge(lower, upper, elbos, noise_only_likelihood(y), len(y))
+        return Certificate(lower=lower, upper=upper, elbo=lower, n=len(y), verdict=verdict)
+
+    def _new_inputs(self, X: Any) -> FloatArray:
+        check_is_fitted(self, "_posterior")
+        inputs: FloatArray = validate_data(self, _as_array(X), dtype=np.float64, reset=False)
+        return inputs
+
+    def _new_inputs_and_targets(self, X: Any, y: Any) -> tuple[FloatArray, FloatArray]:
+        check_is_fitted(self, "_posterior")
+        inputs, targets = validate_data(self, _as_array(X), _as_array(y), dtype=np.float64, y_numeric=True, reset=False)
+        return inputs, targets.astype(np.float64)
+
+    def _standardised(self, inputs: FloatArray, device: torch.device | None = None) -> torch.Tensor:
+        scaled = np.clip(self._scaling_X.apply(inputs), -LARGEST_INPUT, LARGEST_INPUT)
+        return torch.tensor(scaled, device=device)
+
+    def _mean_and_std(self, inputs: FloatArray, noise: bool) -> tuple[FloatArray, FloatArray]:
+        mean, variance = np.empty(len(inputs)), np.empty(len(inputs))
+        for rows in row_chunks(len(inputs), PREDICTED_ROWS):
+            parts = self._posterior.predict(self._standardised(inputs[rows]))
+            mean[rows], variance[rows] = (part.cpu().numpy() for part in parts)
+        std = np.sqrt(variance + self.noise_variance_ if noise else variance)
+        return self._scaling_y.undo(mean), std * self._scaling_y.scale
+
+
+class SGPRegressor(_Regressor):
+    """Sparse Gaussian process regression that trains itself and says how near to the exact GP it is.
+
+    The number of inducing points grows until the model is as good as exact, or a limit is reached. A fit that ends
+    before that gives a ConvergenceWarning that says what is missing.
+
+    Parameters
+    ----------
+    kernel : Kernel, default SquaredExponential()
+        Covariance function, with the values to start from. One lengthscale per input.
+    time_limit : float or str, default 600
+        Seconds, or text such as "5m"; None for no limit. The best model so far is kept.
+    memory_limit : int or str, default None
+        Bytes, or text such as "2GB", for what training allocates besides the data; None for half of what is free.
+    max_inducing : int, default 10000
+        Where M stops to grow.
+    procedure : {"robust", "paper"}, default "robust"
+        "paper" is the published algorithm as it is; "robust" recovers from starts that lead nowhere, and its bound
+        never falls as M grows.
+    bound : {"elbo"}, default "elbo"
+        The bound on the log marginal likelihood that is maximised.
+    device : str, default "auto"
+        "cpu", "cuda", …; "auto" takes CUDA where there is one.
+    random_state : int, RandomState or None, default None
+        Breaks ties between equally good inducing points.
+    progress : bool, default False
+        Show M, bounds, gap and time while fitting.
+
+    Attributes
+    ----------
+    kernel_, noise_variance_ : hyperparameters on the standardised scale
+    inducing_points_ : ndarray [M, D] in the user's units
+    elbo_, upper_bound_ : bounds on the log marginal likelihood of the standardised data, in nats
+    certificate_ : Certificate, what the bounds amount to
+    history_ : list of Stage, one for each M
+    n_features_in_, feature_names_in_ : as in scikit-learn
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        *,
+        time_limit: float | str | None = 600,
+        memory_limit: int | float | str | None = None,
+        max_inducing: int = SCHEDULE[-1],
+        procedure: str = "robust",
+        bound: str = "elbo",
+        device: str = "auto",
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.time_limit = time_limit
+        self.memory_limit = memory_limit
+        self.max_inducing = max_inducing
+        self.procedure = procedure
+        self.bound = bound
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on."""
+        if self.bound != "elbo":
+            raise ValueError(f'bound must be "elbo", got {self.bound!r}')
+        time_limit, memory_limit = _limits(self.time_limit, self.memory_limit)
+        inputs, targets = self._prepare(X, y)
+        with progress_display(self.progress, time_limit) as display:
+
+            def after_stage(stage: Stage) -> None:
+                display.stage(stage)
+                elbos = [earlier.elbo for earlier in training.history]
+                verdict = judge(stage.elbo, stage.upper_bound, elbos, training.noise_only, len(targets))
+                if verdict in NEAR_EXACT:
+                    raise StopIteration(verdict)
+                if not targets.any():
+                    raise StopIteration("constant target")
+
+            training = Training(
+                SquaredExponential() if self.kernel is None else self.kernel,
+                inputs,
+                targets,
+                procedure=self.procedure,
+                max_inducing=self.max_inducing,
+                time_limit=time_limit,
+                memory_limit=memory_limit,
+                seed=int(check_random_state(self.random_state).randint(2**31)),
+                on_step=display.step,
+                on_stage=after_stage,
+            )
+            self._run(training, inputs, targets)
+        self._warn_if_cut_short()
+        return self
+
+    def certify(
+        self, X: Any = None, y: Any = None, *, cg_iterations: int | None = None, time_limit: float | str | None = None
+    ) -> Certificate:
+        """Bounds on the exact log marginal likelihood at the fitted hyperparameters, from the training data.
+
+        The data are at hand after `fit`; after `nearexact.load` they have to be passed. The verdict "converged" can
+        only come from `fit`, which has seen other M.
+        """
+        check_is_fitted(self, "_posterior")
+        if cg_iterations:
+            raise ValueError(f"cg_iterations must be None or 0: there is no such bound yet, got {cg_iterations!r}")
+        parse_seconds(time_limit)
+        if (X is None) != (y is None):
+            raise ValueError("X and y must be passed both or not at all, got one of them")
+        if X is not None:
+            inputs, targets = self._new_inputs_and_targets(X, y)
+            data = self._standardised(inputs), torch.tensor(self._scaling_y.apply(targets))
+        elif self._training_data is not None:
+            data = self._training_data
+        else:
+            raise ValueError("a loaded model does not hold its training data: pass X and y")
+        if len(data[1]) != self.certificate_.n:
+            raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {len(data[1])} others")
+        objective = SparseObjective(
+            self.kernel_, self.noise_variance_, *data, self._posterior.inducing_points, memory_limit=self.memory_limit
+        )
+        model = objective.factorise(self.kernel_, self.noise_variance_)
+        return self._certificate(model.elbo, model.upper_bound, data[1])
+
+    def _warn_if_cut_short(self) -> None:
+        limit = {
+            "time limit": f"time_limit={self.time_limit!r}",
+            "memory limit": f"memory_limit={self.memory_limit!r}",
+            "max_inducing": f"max_inducing={self.max_inducing}",
+        }.get(self.history_[-1].ended)
+        if limit is not None and self.certificate_.verdict not in NEAR_EXACT:
+            warnings.warn(
+                f"{limit} ended the fit at {len(self.inducing_points_)} inducing points, before the model was near to"
+                f" the exact GP. {self.certificate_}; {CERTIFIED_GAP} would be certified. Raise the limit.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+class GPRegressor(_Regressor):
+    """Exact Gaussian process regression: time grows with N³, memory with N².
+
+    Parameters, attributes and methods are those of SGPRegressor. The bounds coincide: both are the log marginal
+    likelihood. `inducing_points_` are all rows. Data that do not fit into memory are refused before anything starts.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel | None = None,
+        *,
+        time_limit: float | str | None = 600,
+        memory_limit: int | float | str | None = None,
+        device: str = "auto",
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.time_limit = time_limit
+        self.memory_limit = memory_limit
+        self.device = device
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on."""
+        time_limit, memory_limit = _limits(self.time_limit, self.memory_limit)
+        inputs, targets = self._prepare(X, y)
+        with progress_display(self.progress, time_limit) as display:
+            training = ExactTraining(
+                SquaredExponential() if self.kernel is None else self.kernel,
+                inputs,
+                targets,
+                time_limit=time_limit,
+                memory_limit=memory_limit,
+                on_step=display.step,
+                on_stage=display.stage,
+            )
+            self._run(training, inputs, targets)
+        if self.history_[-1].ended == "time limit":
+            warnings.warn(
+                f"time_limit={self.time_limit!r} ended the fit before the optimiser had converged: the log marginal"
+                f" likelihood is {self.elbo_:.6g} so far. Raise the limit to let it finish.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def certify(
+        self, X: Any = None, y: Any = None, *, cg_iterations: int | None = None, time_limit: float | str | None = None
+    ) -> Certificate:
+        """The exact GP needs no bounds: its certificate says so. The arguments are those of SGPRegressor.certify."""
+        check_is_fitted(self, "_posterior")
+        return self.certificate_
+
+
+def _limits(time_limit: float | str | None, memory_limit: int | float | str | None) -> tuple[float, int | None]:
+    return parse_seconds(time_limit), None if memory_limit is None else parse_bytes(memory_limit)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f'device must be "auto" or a device that torch has here, got {name!r}: {error}') from error
+    return device
+
+
+def _as_array(values: Any) -> Any:
+    """Tensors as arrays; scikit-learn takes care of everything else."""
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values

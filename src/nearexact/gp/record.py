@@ -1,0 +1,56 @@
+"""What a training run tells about itself, while it runs and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nearexact.gp.exact import ExactPosterior
+from nearexact.gp.linalg import Repairs
+from nearexact.gp.sparse import SparsePosterior
+from nearexact.kernels.base import Kernel
+
+TIME_LIMIT, INTERRUPTED = "time limit", "interrupted"  # why a stage may be cut short
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One M of the schedule, and the model that was reached with it."""
+
+    n: int  # rows of data
+    scheduled: int  # M of the schedule
+    m: int  # points of the model: fewer where no more are needed, or where a smaller model was not beaten
+    elbo: float
+    upper_bound: float
+    kernel: Kernel
+    noise_variance: float
+    seconds: float  # spent on this M
+    elapsed: float  # since training began
+    evaluations: int  # of the objective, with or without gradient
+    reselections: int
+    restarts: int  # of L-BFGS
+    rescues: int  # further starts, because the first ended in noise or below a smaller M
+    jitter: float  # in the model's K_ZZ
+    repairs: Repairs  # in all evaluations
+    stopped: str  # why this M was done
+    ended: str = ""  # why M grew no further; empty for all stages but the last
+
+    @property
+    def complete(self) -> bool:
+        """Whether this M was done, and not cut short."""
+        return self.stopped not in (TIME_LIMIT, INTERRUPTED)
+
+    @property
+    def gap_per_point(self) -> float:
+        """(upper bound − ELBO)/N, in nats."""
+        return (self.upper_bound - self.elbo) / self.n
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands after a step of the optimiser."""
+
+    m: int
+    elbo: float  # here, not the best so far
+    seconds: float  # since training began
+    posterior: Callable[[], SparsePosterior | ExactPosterior]  # costs about as much as a step

@@ -1,0 +1,66 @@
+"""What `progress=True` shows while an estimator fits: M, bounds, gap and time, one line for each M."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from nearexact.gp.record import Progress, Stage
+
+REFRESHES_PER_SECOND = 4
+
+
+class Display:
+    """Collects what is to be shown; without a live view it shows nothing."""
+
+    def __init__(self, live: Live | None, time_limit: float) -> None:
+        self._live, self._time_limit = live, time_limit
+        self._stages: list[Stage] = []
+        self._update(None)
+
+    def step(self, progress: Progress) -> None:
+        """After a step of the optimiser."""
+        self._update(progress)
+
+    def stage(self, stage: Stage) -> None:
+        """After an M is done."""
+        self._stages.append(stage)
+        self._update(None)
+
+    def _update(self, progress: Progress | None) -> None:
+        if self._live is None:
+            return
+        limit = "" if math.isinf(self._time_limit) else f" of {self._time_limit:.0f}"
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for heading in ("M", "ELBO", "upper bound", "gap per point", "noise", "rescues", f"seconds{limit}"):
+            table.add_column(heading, justify="right")
+        for stage in self._stages:
+            table.add_row(
+                str(stage.m),
+                f"{stage.elbo:.1f}",
+                f"{stage.upper_bound:.1f}",
+                f"{stage.gap_per_point:.4f}",
+                f"{stage.noise_variance:.3g}",
+                str(stage.rescues) if stage.rescues else "",
+                f"{stage.elapsed:.1f}",
+            )
+        if progress is not None:
+            table.add_row(
+                str(progress.m), f"{progress.elbo:.1f}", "…", "", "", "", f"{progress.seconds:.1f}", style="dim"
+            )
+        self._live.update(table)
+
+
+@contextmanager
+def progress_display(enabled: bool, time_limit: float, console: Console | None = None) -> Iterator[Display]:
+    """A display that is drawn on the terminal or in the notebook if enabled."""
+    if not enabled:
+        yield Display(None, time_limit)
+        return
+    with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
+        yield Display(live, time_limit)

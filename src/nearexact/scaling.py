@@ -1,0 +1,41 @@
+"""Standardisation on the training data, and back to the user's units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearexact.kernels.base import FloatArray
+
+# A column whose standard deviation is below this many roundings of its largest value is constant.
+ROUNDINGS = 8.0
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """x ↦ (x − shift)/scale, column by column."""
+
+    shift: FloatArray
+    scale: FloatArray
+
+    @staticmethod
+    def of(values: FloatArray) -> Scaling:
+        """The scaling that gives each column of the values mean 0 and variance 1; a constant column becomes 0."""
+        largest = np.abs(values).max(0)
+        unit = np.where(largest > 0.0, largest, 1.0)  # so that squares neither overflow nor vanish
+        shrunk = values / unit
+        mean = shrunk.mean(0)
+        deviation = np.sqrt(np.square(shrunk - mean).mean(0))
+        constant = deviation <= ROUNDINGS * np.finfo(np.float64).eps
+        # A constant column keeps its own value as the shift: the mean may be off by a rounding.
+        shift = np.where(constant, values[0], mean * unit)
+        return Scaling(shift, np.where(constant, 1.0, deviation * unit))
+
+    def apply(self, values: FloatArray) -> FloatArray:
+        """Standardised values."""
+        return (values - self.shift) / self.scale
+
+    def undo(self, values: FloatArray) -> FloatArray:
+        """Values in the user's units."""
+        return values * self.scale + self.shift
