@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nearexact.gp.data import as_kernel
 from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics
+from nearexact.gp.threads import numpy_on_one_thread
 from nearexact.kernels.base import FloatArray, Kernel, as_matrix
 
 IndexArray = npt.NDArray[np.int64]
@@ -77,14 +78,15 @@ def select(
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
     pause = between_blocks or (lambda: None)
-    for block in np.array_split(position[given], range(BLOCK, len(given), BLOCK)):
-        if len(block):
+    with numpy_on_one_thread():
+        for block in np.array_split(position[given], range(BLOCK, len(given), BLOCK)):
+            if len(block):
+                pause()
+                state.add_given(block)
+        more = True
+        while len(state.pivots) < m and more:
             pause()
-            state.add_given(block)
-    more = True
-    while len(state.pivots) < m and more:
-        pause()
-        more = state.add_best(m - len(state.pivots))
+            more = state.add_best(m - len(state.pivots))
     return Selection(order[np.asarray(state.pivots, dtype=np.int64)], max(float(state.residual.max()), 0.0))
 
 

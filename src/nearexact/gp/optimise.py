@@ -17,6 +17,7 @@ from scipy.optimize import OptimizeResult
 from scipy.optimize import minimize as scipy_minimize
 
 from nearexact.gp.linalg import NumericalError
+from nearexact.gp.threads import numpy_on_one_thread
 from nearexact.kernels.base import FloatArray
 
 # What an objective raises when θ is to blame. Anything else is a bug and passes through.
@@ -80,7 +81,11 @@ def minimise(
     `callback` is called after each accepted step and may raise StopIteration to end the optimisation. `time_limit` is
     in seconds; apart from the first, no evaluation starts that would end after it, if it took as long as the last.
     """
-    run = _Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback)
+    with numpy_on_one_thread():
+        return _minimise(_Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback), settings)
+
+
+def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
     try:
         run.evaluate(run.best_theta)
     except _ObjectiveError as error:
