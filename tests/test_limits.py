@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nearexact.limits import free_memory, memory_budget, parse_bytes
+from nearexact.limits import free_memory, memory_budget, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,36 @@ def test_sizes(size: int | float | str, expected: int) -> None:
 def test_unparsable_sizes_are_named(size: int | float | str) -> None:
     with pytest.raises(ValueError, match='positive number of bytes or text such as "2GB", got'):
         parse_bytes(size)
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [
+        (600, 600.0),
+        (0.5, 0.5),
+        ("90s", 90.0),
+        ("90", 90.0),
+        ("5m", 300.0),
+        ("5 min", 300.0),
+        ("8h", 28_800.0),
+        ("1.5H", 5400.0),
+        ("1h30m", 5400.0),
+        ("1h 2m 3.5s", 3723.5),
+        (".5m", 30.0),
+        (None, float("inf")),
+        (float("inf"), float("inf")),
+    ],
+)
+def test_durations(duration: float | str | None, expected: float) -> None:
+    assert parse_seconds(duration) == expected
+
+
+@pytest.mark.parametrize(
+    "duration", ["", " ", "h", "soon", "-5m", "5x", "1m1h", "1.2.3s", "m5", 0, "0s", -3, float("nan"), True, [5]]
+)
+def test_unparsable_durations_are_named(duration: float | str) -> None:
+    with pytest.raises(ValueError, match='positive number of seconds, text such as "5m", or None, got'):
+        parse_seconds(duration)
 
 
 def test_without_a_limit_half_of_what_is_free_is_used() -> None:

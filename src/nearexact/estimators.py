@@ -106,7 +106,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         """Checked and standardised training data on the device; remembers how they were scaled."""
         device = _device(self.device)
         inputs, targets = validate_data(
-            self, _as_array(X), _as_array(y), dtype=np.float64, y_numeric=True, ensure_min_samples=2
+            self, _as_array(X), _as_array(y), dtype=np.float64, order="C", y_numeric=True, ensure_min_samples=2
         )
         targets = targets.astype(np.float64)
         self._scaling_X, self._scaling_y = Scaling.of(inputs), Scaling.of(targets)

@@ -30,7 +30,8 @@ from nearexact.scaling import Scaling
 if TYPE_CHECKING:
     from nearexact.estimators import GPRegressor, SGPRegressor
 
-FORMAT = "nearexact model"
+HEADER = "nearexact"
+FORMAT = "fitted estimator"
 VERSION = 1
 
 # What reading a file that is not what it says may raise.
@@ -54,6 +55,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     if not isinstance(settings["random_state"], (int, np.integer, type(None))):
         settings["random_state"] = None  # a generator has a state of its own, which does not belong to the model
     header = {
+        "format": FORMAT,
+        "version": VERSION,
         "estimator": type(estimator).__name__,
         "settings": settings,
         "kernel": _describe(estimator.kernel_),
@@ -67,7 +70,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         ],
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
     }
-    metadata = {"format": FORMAT, "version": str(VERSION), "model": json.dumps(header, default=_plain)}
+    metadata = {HEADER: json.dumps(header, default=_plain)}  # one entry: safetensors writes several in random order
     target = Path(path)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
@@ -85,14 +88,14 @@ def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
         raise FileNotFoundError(f"there is no model file {os.fspath(path)!r}")
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
+            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
+            if header.get("format") != FORMAT:
                 raise ValueError("it holds something else")
-            if metadata.get("version") != str(VERSION):
-                raise ValueError(f"its version is {metadata.get('version')}, this release reads version {VERSION}")
+            if header["version"] != VERSION:
+                raise ValueError(f"its version is {header['version']}, this release reads version {VERSION}")
             # Copied, so that the memory is aligned as it was when fitted: rounding depends on that.
             arrays = {name: _checked(name, file.get_tensor(name).clone()) for name in file.keys()}  # noqa: SIM118
-        return _rebuild(json.loads(metadata["model"]), arrays)
+        return _rebuild(header, arrays)
     except DAMAGES as error:
         raise ValueError(
             f"{os.fspath(path)!r} is not a model file of nearexact, or is damaged: {type(error).__name__}: {error}"

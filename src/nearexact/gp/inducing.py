@@ -93,7 +93,7 @@ def select(
 def selection_memory(kernel: Kernel, n: int, m: int, n_features: int) -> int:
     """Bytes that selecting m of n rows allocates at most, besides the data: the factor above all."""
     by_row = m + 2 * n_features + 4  # the factor, features of the permuted rows, residuals and the order
-    block = min(n, ROWS_AT_ONCE) * BLOCK * (3 + kernel.temporaries)
+    block = min(n, ROWS_AT_ONCE) * min(m, BLOCK) * (3 + kernel.temporaries)
     candidates = min(n, CANDIDATES) * (min(n, CANDIDATES) * (2 + kernel.temporaries) + m)
     return 8 * (n * by_row + block + candidates)
 

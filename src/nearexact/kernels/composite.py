@@ -22,6 +22,8 @@ class Composite(Kernel):
     parts: tuple[Kernel, ...]
 
     def __post_init__(self) -> None:
+        if self.operation not in ("+", "*") or not self.parts or not all(isinstance(p, Kernel) for p in self.parts):
+            raise ValueError(f'kernels are combined by "+" or "*", got {self.operation!r} and {self.parts!r}')
         same = [p.parts if isinstance(p, Composite) and p.operation == self.operation else (p,) for p in self.parts]
         object.__setattr__(self, "parts", tuple(part for group in same for part in group))
 

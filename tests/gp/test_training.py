@@ -1,0 +1,312 @@
+"""The growing-M procedure: what it promises about bounds, limits and records."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from nearexact.gp import Progress, Stage, Training, gpr_objective, sgpr_objective
+from nearexact.gp.inducing import select
+from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.starts import explains_nothing, noise_only_likelihood, with_less_influence
+from nearexact.gp.training import inducing_schedule
+from nearexact.kernels import ArcCosine, Linear, SquaredExponential
+from tests.problems import KERNELS, regression
+from tests.tensors import Allocations
+
+
+def standardised(n: int, seed: int = 0, d: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    X, y = regression(n, seed, d)
+    return X, (y - y.mean()) / y.std()
+
+
+def many_inputs(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """20 inputs that all matter a little: from unit lengthscales, every row is far from every other."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(300, 20))
+    y = X @ rng.normal(size=20) + rng.normal(size=300)
+    return X, (y - y.mean()) / y.std()
+
+
+@pytest.mark.parametrize(
+    ("n", "max_inducing", "expected"),
+    [
+        (5, 10_000, [5]),
+        (12, 10_000, [12]),
+        (12, 4, [4]),
+        (13, 10_000, [10]),
+        (200, 10_000, [10, 20, 50, 100]),
+        (200, 60, [10, 20, 50, 60]),
+        (200, 7, [7]),
+        (200, 50, [10, 20, 50]),
+        (10**6, 10_000, [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000]),
+        (10**6, 20_000, [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000]),
+    ],
+)
+def test_schedule(n: int, max_inducing: int, expected: list[int]) -> None:
+    assert inducing_schedule(n, max_inducing) == expected
+
+
+@pytest.mark.parametrize("procedure", ["paper", "robust"])
+@pytest.mark.parametrize("name", ["squared_exponential", "matern12", "arc_cosine_1", "sum"])
+def test_stages_hold_true_bounds_of_their_hyperparameters(procedure: str, name: str) -> None:
+    X, y = standardised(150)
+    training = Training(KERNELS[name], X, y, procedure=procedure, seed=0, max_inducing=50)
+    training.run()
+    assert [stage.scheduled for stage in training.history] == [10, 20, 50]
+    for stage in training.history:
+        exact = gpr_objective(stage.kernel, stage.noise_variance, X, y).factorise(stage.kernel, stage.noise_variance)
+        assert stage.elbo <= exact.lml + 1e-6
+        assert stage.upper_bound >= exact.lml - 1e-6
+        assert stage.evaluations > 2
+        assert stage.reselections >= 1
+    assert training.bounds()[0] == max(stage.elbo for stage in training.history)
+
+
+def test_paper_procedure_is_algorithm_1() -> None:
+    """Written out with the public pieces; both draw the same numbers for ties."""
+    from nearexact.gp import greedy_variance, minimise
+
+    X, y = standardised(120)
+    kernel, seeds = SquaredExponential(), np.random.default_rng(7)
+    seeds.permutation(len(X))  # the training takes one for the model that it falls back to
+    expected = []
+    for m in (10, 20, 50):
+        current = kernel
+        Z = X[greedy_variance(current, X, m, seed=int(seeds.integers(2**63)))]
+        noise = 0.01
+        for _ in range(20):
+            objective = sgpr_objective(current, noise, X, y, Z)
+            current, noise = objective.layout.unpack(minimise(objective, objective.theta0).theta)
+            elbo = objective.factorise(current, noise).elbo
+            again = X[greedy_variance(current, X, m, seed=int(seeds.integers(2**63)))]
+            reselected = sgpr_objective(current, noise, X, y, again).factorise(current, noise).elbo
+            if reselected < elbo:
+                break
+            Z = again
+        expected.append(elbo)
+    training = Training(kernel, X, y, procedure="paper", max_inducing=50, seed=7)
+    training.run()
+    assert [stage.elbo for stage in training.history] == pytest.approx(expected, rel=1e-6)
+
+
+def test_robust_leaves_the_noise_trap_that_the_paper_records() -> None:
+    X, y = many_inputs()
+    runs = {}
+    for procedure in ("paper", "robust"):
+        training = runs[procedure] = Training(SquaredExponential(), X, y, procedure=procedure, max_inducing=50, seed=0)
+        training.run()
+    paper, robust = runs["paper"].history, runs["robust"].history
+    assert all(explains_nothing(stage.elbo, runs["paper"].noise_only, 300) for stage in paper)
+    assert all(stage.rescues == 0 for stage in paper)
+    assert not any(explains_nothing(stage.elbo, runs["robust"].noise_only, 300) for stage in robust)
+    assert robust[0].rescues == 1  # nothing to go on from yet: only the smoother start
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_robust_bounds_never_fall(seed: int) -> None:
+    for X, y in (many_inputs(seed), standardised(200, seed, d=8)):
+        training = Training(SquaredExponential(), X, y, seed=seed, max_inducing=100)
+        training.run()
+        elbos = [stage.elbo for stage in training.history]
+        assert all(a <= b for a, b in itertools.pairwise(elbos))
+        assert training.bounds()[0] == elbos[-1]
+
+
+def test_few_points_use_them_all_and_are_exact() -> None:
+    X, y = standardised(9)
+    training = Training(SquaredExponential(), X, y, seed=0)
+    training.run()
+    (stage,) = training.history
+    assert stage.m == stage.scheduled == 9
+    assert stage.elbo == pytest.approx(stage.upper_bound, abs=1e-4)
+
+
+def test_growth_ends_where_further_points_would_be_copies() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 5, size=(300, 2)).astype(float)  # 25 different rows
+    y = np.sin(X).sum(1) + 0.1 * rng.normal(size=300)
+    training = Training(SquaredExponential(), X, y - y.mean(), seed=0)
+    training.run()
+    assert training.history[-1].scheduled == 50
+    assert training.history[-1].m <= 25
+    assert training.history[-1].ended == "no variance left"
+
+
+def test_a_stage_may_end_the_training() -> None:
+    def stop(stage: Stage) -> None:
+        if stage.m == 20:
+            raise StopIteration("good enough")
+
+    X, y = standardised(200)
+    training = Training(SquaredExponential(), X, y, seed=0, on_stage=stop)
+    training.run()
+    assert [stage.ended for stage in training.history] == ["", "good enough"]
+
+
+def test_steps_can_predict_on_the_way() -> None:
+    X, y = standardised(100)
+    seen: list[tuple[int, float]] = []
+
+    def look(progress: Progress) -> None:
+        if len(seen) < 5:
+            mean, _ = progress.posterior().predict(X)
+            seen.append((progress.m, float((mean - torch.tensor(y)).square().mean())))
+
+    training = Training(SquaredExponential(), X, y, seed=0, max_inducing=10, on_step=look)
+    training.run()
+    quiet = Training(SquaredExponential(), X, y, seed=0, max_inducing=10)
+    quiet.run()
+    assert seen[0][0] == 10
+    assert seen[-1][1] < 1.0
+    assert quiet.history[0].elbo == training.history[0].elbo  # looking changes nothing
+
+
+def test_same_seed_same_model_and_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    X, y = standardised(100)
+    with caplog.at_level(logging.INFO, logger="nearexact"):
+        runs = [Training(SquaredExponential(), X, y, seed=3, max_inducing=20) for _ in range(2)]
+        for run in runs:
+            run.run()
+    assert runs[0].best.rows.tolist() == runs[1].best.rows.tolist()
+    assert runs[0].bounds() == runs[1].bounds()
+    assert any("M=20: ELBO" in message for message in caplog.messages)
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+class FakeClock:
+    """Time passes only in evaluations: m²/100 seconds with a gradient, half as much without, and for a selection."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.last = 0.0  # what the last evaluation took
+        value_and_gradient, factorise = SparseObjective.value_and_gradient, SparseObjective.factorise
+
+        def slow_factorise(objective: SparseObjective, *args: object) -> object:
+            self._pass(len(objective.Z) ** 2 / 200)
+            return factorise(objective, *args)  # type: ignore[arg-type]
+
+        def slow_gradient(objective: SparseObjective, *args: object) -> object:
+            self._pass(len(objective.Z) ** 2 / 200)  # and factorise is called inside
+            return value_and_gradient(objective, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(SparseObjective, "factorise", slow_factorise)
+        monkeypatch.setattr(SparseObjective, "value_and_gradient", slow_gradient)
+        monkeypatch.setattr("nearexact.gp.training.select", self.slow_select)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def slow_select(self, kernel: object, X: object, m: int, **options: object) -> object:
+        self.now += m**2 / 200
+        return select(kernel, X, m, **options)  # type: ignore[arg-type]
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+        self.last = 2.0 * seconds
+
+
+@pytest.mark.parametrize("procedure", ["paper", "robust"])
+@pytest.mark.parametrize("limit", [0.01, 3.0, 50.0, 200.0, 700.0])
+def test_time_limit_is_kept_within_one_evaluation(
+    procedure: str, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock(monkeypatch)
+    X, y = standardised(150)
+    training = Training(
+        SquaredExponential(), X, y, procedure=procedure, seed=0, time_limit=limit, clock=lambda: clock.now
+    )
+    training.run()
+    assert clock.now <= limit + clock.last + 1.0
+    assert training.history[-1].ended == "time limit"
+    assert math.isfinite(training.bounds()[0])
+    assert torch.isfinite(training.posterior().predict(X)[0]).all()
+    if limit >= 50.0:
+        assert clock.now > 0.5 * limit  # and it is not given up long before
+
+
+def test_more_time_never_gives_a_worse_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(monkeypatch)
+    X, y = standardised(150)
+    elbos = []
+    for limit in (10.0, 100.0, 1000.0, 10_000.0):
+        clock.now = 0.0
+        training = Training(SquaredExponential(), X, y, seed=0, time_limit=limit, clock=lambda: clock.now)
+        training.run()
+        elbos.append(training.bounds()[0])
+    assert elbos == sorted(elbos)
+
+
+def test_selection_is_given_up_between_blocks() -> None:
+    X, _ = regression(2000)
+    calls = itertools.count()
+
+    def third_time() -> None:
+        if next(calls) == 2:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        select(SquaredExponential(), X, 500, seed=0, between_blocks=third_time)
+    assert next(calls) == 3
+
+
+@pytest.mark.parametrize("limit", ["12MB", "20MB", "30MB"])
+def test_memory_limit_caps_m_and_holds(limit: str) -> None:
+    X, y = standardised(4000)
+    inputs, targets = torch.tensor(X), torch.tensor(y)
+    with Allocations() as allocations:
+        training = Training(SquaredExponential(), inputs, targets, seed=0, memory_limit=limit, max_inducing=500)
+        training.run()
+    assert training.history[-1].ended == "memory limit"
+    assert 10 <= training.history[-1].m < 500
+    assert allocations.peak_bytes <= training.memory
+
+
+def test_too_little_memory_for_anything_is_said_at_once() -> None:
+    X, y = standardised(1000)
+    with pytest.raises(ValueError, match=r"10 inducing points for 1000 rows need .* MB, but the memory limit is 0.1"):
+        Training(SquaredExponential(), X, y, memory_limit="100kB")
+
+
+# ---- starts ----------------------------------------------------------------------------------------------------------
+
+
+def test_noise_only_likelihood_is_that_of_the_best_constant_noise() -> None:
+    y = torch.tensor(np.random.default_rng(0).normal(scale=3.0, size=50))
+    variances = np.geomspace(0.1, 100.0, 4001)
+    likelihoods = [-25.0 * math.log(2 * math.pi * v) - float(y @ y) / (2 * v) for v in variances]
+    assert noise_only_likelihood(y) == pytest.approx(max(likelihoods), abs=1e-4)
+    standard = (y - y.mean()) / y.std(correction=0)
+    assert noise_only_likelihood(standard) == pytest.approx(-25.0 * (math.log(2 * math.pi) + 1.0))
+
+
+@pytest.mark.parametrize(
+    "kernel", [SquaredExponential(), ArcCosine(1), Linear(), SquaredExponential() + ArcCosine(0) * Linear()], ids=str
+)
+def test_less_influence_is_inputs_divided_by_the_root_of_their_number(kernel: object) -> None:
+    X, y = standardised(20)
+    objective = sgpr_objective(kernel, 0.01, X, y, X)  # type: ignore[arg-type]
+    changed, noise = objective.layout.unpack(with_less_influence(objective.layout, objective.theta0))
+    assert noise == pytest.approx(0.01)
+    np.testing.assert_allclose(changed(X), kernel.for_inputs(3)(X / np.sqrt(3.0)), atol=1e-9)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"procedure": "best"}, 'procedure must be "robust" or "paper", got \'best\''),
+        ({"max_inducing": 0}, "max_inducing must be a whole number of at least 1, got 0"),
+        ({"max_inducing": 10.5}, "max_inducing must be a whole number"),
+        ({"max_inducing": True}, "max_inducing must be a whole number"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -> None:
+    X, y = standardised(30)
+    with pytest.raises(ValueError, match=message):
+        Training(SquaredExponential(), X, y, **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,320 @@
+"""The scikit-learn face: conventions, units, inputs of every kind, limits and interruption."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import signal
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import QuantileTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from nearexact import GPRegressor, SGPRegressor
+from nearexact.gp import ExactObjective, SparseObjective
+from nearexact.kernels import Matern32, SquaredExponential
+from tests.problems import regression
+from tests.tensors import Allocations
+
+ESTIMATORS = [SGPRegressor, GPRegressor]
+
+
+@parametrize_with_checks([SGPRegressor(), GPRegressor()])
+def test_scikit_learn_conventions(estimator: object, check: object) -> None:
+    check(estimator)  # type: ignore[operator]
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets far from mean 0 and variance 1."""
+    X, y = regression(120)
+    return X * [10.0, 0.01, 1.0] + [5.0, 0.0, -300.0], 40.0 * y + 1000.0
+
+
+@pytest.fixture(scope="module", params=ESTIMATORS, ids=lambda cls: cls.__name__)
+def fitted(request: pytest.FixtureRequest, data: tuple[np.ndarray, np.ndarray]) -> SGPRegressor | GPRegressor:
+    return request.param(random_state=0).fit(*data)
+
+
+def test_fitted_attributes_and_certificate(
+    fitted: SGPRegressor | GPRegressor, data: tuple[np.ndarray, np.ndarray]
+) -> None:
+    rows = {tuple(row) for row in np.round(data[0], 9)}
+    assert all(tuple(point) in rows for point in np.round(fitted.inducing_points_, 9))  # in the user's units
+    assert fitted.n_features_in_ == 3
+    assert fitted.elbo_ <= fitted.upper_bound_ + 1e-9
+    certificate = fitted.certificate_
+    assert (certificate.lower, certificate.upper) == (fitted.elbo_, fitted.upper_bound_)
+    assert certificate.gap_per_point == (certificate.upper - certificate.lower) / 120
+    assert certificate.kl_bound == certificate.upper - certificate.lower
+    assert certificate.verdict == "certified"
+    assert str(certificate).startswith("certified: ")
+    assert fitted.history_[-1].ended in ("certified", "converged")
+    again = fitted.certify()
+    assert again.lower == pytest.approx(certificate.lower, abs=1e-6)
+    assert again.verdict == certificate.verdict
+
+
+def test_the_two_estimators_agree(data: tuple[np.ndarray, np.ndarray]) -> None:
+    """A certified sparse model is the exact one, for all that matters."""
+    X, y = data
+    sparse, exact = SGPRegressor(random_state=0).fit(X, y), GPRegressor().fit(X, y)
+    assert sparse.elbo_ == pytest.approx(exact.elbo_, abs=0.01 * len(y))
+    (mean, std), (exact_mean, exact_std) = (model.predict(X, return_std=True) for model in (sparse, exact))
+    assert np.abs(mean - exact_mean).max() < 0.1 * exact_std.min()
+    np.testing.assert_allclose(std, exact_std, rtol=0.05)
+
+
+def test_exact_predictions_are_scikit_learns_at_the_same_hyperparameters(data: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = data
+    model = GPRegressor().fit(X, y)
+    kernel = ConstantKernel(model.kernel_.variance) * RBF(model.kernel_.lengthscales)
+    peer = GaussianProcessRegressor(kernel, alpha=model.noise_variance_, optimizer=None)
+    peer.fit((X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std())
+    assert model.elbo_ == pytest.approx(peer.log_marginal_likelihood_value_, rel=1e-8)
+    new = data[0][:40] + 0.003
+    mean, covariance = peer.predict((new - X.mean(0)) / X.std(0), return_cov=True)
+    ours, ours_covariance = model.predict(new, return_cov=True, noise=False)
+    np.testing.assert_allclose(ours, mean * y.std() + y.mean(), rtol=1e-6)
+    np.testing.assert_allclose(ours_covariance, covariance * y.var(), atol=1e-6 * y.var())
+
+
+def test_std_covariance_density_and_samples_tell_the_same(
+    fitted: SGPRegressor | GPRegressor, data: tuple[np.ndarray, np.ndarray]
+) -> None:
+    X, y = data[0][:6] + 0.01, data[1][:6]
+    mean, std = fitted.predict(X, return_std=True)
+    joint_mean, covariance = fitted.predict(X, return_cov=True)
+    _, latent_std = fitted.predict(X, return_std=True, noise=False)
+    np.testing.assert_allclose(joint_mean, mean, rtol=1e-9)
+    np.testing.assert_allclose(np.diag(covariance), std**2, rtol=1e-7)
+    np.testing.assert_allclose(std**2 - latent_std**2, fitted.noise_variance_ * data[1].var(), rtol=1e-6)
+    np.testing.assert_allclose(fitted.predict(X), mean)
+    np.testing.assert_allclose(fitted.log_predictive_density(X, y), norm(mean, std).logpdf(y), rtol=1e-9)
+    draws = fitted.sample_y(X, n_samples=20_000, random_state=1)
+    assert draws.shape == (6, 20_000)
+    np.testing.assert_allclose(draws.mean(1), mean, atol=5 * std.max() / np.sqrt(20_000))
+    np.testing.assert_allclose(np.cov(draws), covariance, atol=0.05 * covariance.max())
+    np.testing.assert_array_equal(fitted.sample_y(X, 3, random_state=1), fitted.sample_y(X, 3, random_state=1))
+    assert (fitted.sample_y(X, 1, random_state=1) != fitted.sample_y(X, 1, random_state=2)).all()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_predictions_move_with_the_units(estimator: type[SGPRegressor], data: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = data
+    mean, std = estimator(random_state=0).fit(X, y).predict(X, return_std=True)
+    factors, shifts = np.array([8.0, 0.25, 2.0]), np.array([64.0, 0.0, -512.0])  # no rounding
+    moved = estimator(random_state=0).fit(X * factors, 4.0 * y)
+    moved_mean, moved_std = moved.predict(X * factors, return_std=True)
+    np.testing.assert_allclose(moved_mean, 4.0 * mean, rtol=1e-7)
+    np.testing.assert_allclose(moved_std, 4.0 * std, rtol=1e-5)
+    shifted = estimator(random_state=0).fit(X + shifts, y - 1000.0)
+    np.testing.assert_allclose(shifted.predict(X + shifts), mean - 1000.0, rtol=1e-3, atol=0.1)
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_of_every_kind_give_the_same_model() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.integers(-5, 6, size=(60, 2))
+    y = X[:, 0] ** 2 + X[:, 1]
+    expected = SGPRegressor(random_state=0).fit(X.astype(float), y.astype(float)).predict(X)
+    kinds = {
+        "integers": (X, y),
+        "lists": (X.tolist(), y.tolist()),
+        "float32": (X.astype(np.float32), y.astype(np.float32)),
+        "tensors": (torch.tensor(X), torch.tensor(y, dtype=torch.float32)),
+        "fortran": (np.asfortranarray(X.astype(float)), y),
+        "strided": (np.repeat(X, 2, axis=0)[::2], np.repeat(y, 2)[::2]),
+    }
+    for name, (inputs, targets) in kinds.items():
+        model = SGPRegressor(random_state=0).fit(inputs, targets)
+        np.testing.assert_array_equal(model.predict(inputs), expected, err_msg=name)
+        assert not hasattr(model, "feature_names_in_")
+    frame = pd.DataFrame(X, columns=["height", "width"])
+    model = SGPRegressor(random_state=0).fit(frame, pd.Series(y))
+    np.testing.assert_array_equal(model.predict(frame), expected)
+    assert model.feature_names_in_.tolist() == ["height", "width"]
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame.rename(columns={"width": "depth"}))
+    with pytest.raises(ValueError, match="Feature names must be in the same order"):
+        model.predict(frame[["width", "height"]])
+
+
+def test_works_inside_scikit_learn(data: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = data
+    model = SGPRegressor(max_inducing=20, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        scores = cross_val_score(model, X, y, cv=3)
+        assert scores.min() > cross_val_score(LinearRegression(), X, y, cv=3).max() + 0.1
+        pipeline = make_pipeline(QuantileTransformer(n_quantiles=20), model).fit(X, y)
+        assert pipeline.score(X, y) > 0.9
+        grid = {"kernel": [None, SquaredExponential(), Matern32()], "max_inducing": [10, 20]}
+        search = GridSearchCV(model, grid, cv=2).fit(X, y)
+    assert search.best_params_["max_inducing"] == 20
+    copy = clone(search.best_estimator_)
+    assert copy.get_params()["kernel"] == search.best_params_["kernel"]
+    with pytest.raises(NotFittedError):
+        copy.predict(X)
+
+
+def test_a_pickled_model_predicts_the_same(fitted: SGPRegressor, data: tuple[np.ndarray, np.ndarray]) -> None:
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(data[0]), fitted.predict(data[0]))
+
+
+def test_fitting_changes_neither_data_nor_parameters(data: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = (array.copy() for array in data)
+    kernel = SquaredExponential(2.0)
+    model = SGPRegressor(kernel, random_state=0, max_inducing=10, time_limit="5m")
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    np.testing.assert_array_equal(X, data[0])
+    np.testing.assert_array_equal(y, data[1])
+    assert model.kernel is kernel
+    assert model.time_limit == "5m"
+
+
+def test_prediction_for_many_rows_needs_no_array_of_rows_by_points() -> None:
+    X, y = regression(400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = SGPRegressor(random_state=0, max_inducing=100).fit(X, y)
+    many = np.random.default_rng(0).normal(size=(300_000, 3))
+    with Allocations() as allocations:
+        _, std = model.predict(many, return_std=True)
+    assert std.shape == (300_000,)
+    assert allocations.peak_bytes < 8 * 300_000 * len(model.inducing_points_) / 10
+    np.testing.assert_allclose(model.predict(many[-5:], return_std=True)[1], std[-5:], rtol=1e-9)
+
+
+# ---- limits, warnings, interruption ----------------------------------------------------------------------------------
+
+
+def rough(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Too rough for few points."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, size=(n, 2))
+    return X, np.sin(8.0 * X[:, 0]) * np.cos(7.0 * X[:, 1]) + 0.1 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"max_inducing": 20}, "max_inducing=20 ended the fit at 20 inducing points"),
+        ({"memory_limit": "6MB"}, "memory_limit='6MB' ended the fit"),
+        ({"time_limit": 1e-3}, "time_limit=0.001 ended the fit"),
+    ],
+)
+def test_a_fit_that_is_cut_short_says_what_is_missing(limits: dict[str, object], named: str) -> None:
+    X, y = rough()
+    with pytest.warns(ConvergenceWarning, match=named) as caught:
+        model = SGPRegressor(random_state=0, **limits).fit(X, y)  # type: ignore[arg-type]
+    assert "nats per point; 0.01 would be certified" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert np.isfinite(model.predict(X)).all()
+    assert model.certificate_.verdict in ("not reached", "no better than noise")
+
+
+def test_exact_gp_says_when_time_or_memory_is_short() -> None:
+    X, y = rough()
+    with pytest.warns(ConvergenceWarning, match="time_limit=1e-06 ended the fit before the optimiser had converged"):
+        model = GPRegressor(time_limit=1e-6).fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+    with pytest.raises(ValueError, match=r"400 rows needs 0\.00384 GB, .* use SGPRegressor"):
+        GPRegressor(memory_limit="1MB").fit(X, y)
+
+
+def test_exact_gp_leaves_the_noise_trap() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 30))
+    y = X @ rng.normal(size=30) + rng.normal(size=200)
+    model = GPRegressor().fit(X, y)
+    assert [stage.rescues for stage in model.history_] == [0, 1]
+    assert model.certificate_.verdict == "certified"
+    assert model.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("at", [1, 12])  # before anything is known, and later
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_ctrl_c_leaves_a_fitted_estimator(
+    estimator: type[SGPRegressor], at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = SparseObjective if estimator is SGPRegressor else ExactObjective
+    evaluate, calls = objective.__call__, itertools.count(1)
+
+    def interrupted(self: SparseObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if next(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(self, theta)
+
+    monkeypatch.setattr(objective, "__call__", interrupted)
+    X, y = rough()
+    model = estimator(random_state=0, time_limit=None)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.history_[-1].ended == "interrupted"
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0.0).all()
+    assert model.elbo_ > -1e6
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"time_limit": -1}, "time limit must be a positive number of seconds"),
+        ({"time_limit": "soon"}, "text such as \"5m\", or None, got 'soon'"),
+        ({"memory_limit": "-2GB"}, "memory size must be a positive number of bytes"),
+        ({"memory_limit": 0}, "got 0"),
+        ({"device": "abacus"}, "device must be \"auto\" or a device that torch has here, got 'abacus'"),
+        ({"device": "cuda:7"}, "device must be"),
+        ({"kernel": "rbf"}, "kernel must be a kernel such as SquaredExponential"),
+        ({"kernel": SquaredExponential([1.0, 2.0])}, "lengthscales has 2 values, but the inputs have 3 columns"),
+    ],
+)
+def test_wrong_settings_are_named(
+    estimator: type[SGPRegressor], settings: dict[str, object], message: str, data: tuple[np.ndarray, np.ndarray]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        estimator(**settings).fit(*data)  # type: ignore[arg-type]
+
+
+def test_wrong_calls_are_named(fitted: SGPRegressor | GPRegressor, data: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = data
+    with pytest.raises(ValueError, match="return_std and return_cov exclude each other"):
+        fitted.predict(X, return_std=True, return_cov=True)
+    with pytest.raises(ValueError, match="n_samples must be a whole number of at least 1, got 0"):
+        fitted.sample_y(X, 0)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        fitted.log_predictive_density(X, y[:-1])
+    with pytest.raises(ValueError, match='bound must be "elbo", got'):
+        SGPRegressor(bound="loose").fit(X, y)
+    if isinstance(fitted, SGPRegressor):
+        with pytest.raises(ValueError, match="X and y must be passed both or not at all"):
+            fitted.certify(X)
+        with pytest.raises(ValueError, match="the model was fitted to 120 rows, got 100"):
+            fitted.certify(X[:100], y[:100])
+
+
+def test_diabetes_is_certified_and_beats_the_linear_model() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    train, test = np.arange(442) % 4 > 0, np.arange(442) % 4 == 0
+    model = SGPRegressor(random_state=0).fit(X[train], y[train])
+    assert model.certificate_.verdict in ("certified", "converged")
+    assert model.score(X[test], y[test]) > 0.4

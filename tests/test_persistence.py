@@ -1,0 +1,242 @@
+"""A saved model predicts the same to the bit; no file, however broken or hostile, does more than raise a ValueError."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import nearexact
+from nearexact import GPRegressor, SGPRegressor
+from nearexact.kernels import SquaredExponential
+from tests.problems import KERNELS, regression
+
+X, Y = regression(60)
+NEW = np.random.default_rng(5).normal(size=(500, 3)) * 2.0
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "model.nx"
+    SGPRegressor(random_state=0, max_inducing=60).fit(X, Y).save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("estimator", [SGPRegressor, GPRegressor])
+def test_round_trip_to_the_bit(name: str, estimator: type[SGPRegressor], tmp_path: Path) -> None:
+    model = estimator(KERNELS[name], random_state=np.int64(3), time_limit="20s").fit(X, Y * 7.0 + 3.0)
+    model.save(tmp_path / "model.nx")
+    loaded = nearexact.load(tmp_path / "model.nx")
+    assert type(loaded) is estimator
+    for one, other in zip(model.predict(NEW, return_std=True), loaded.predict(NEW, return_std=True), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(
+        model.predict(NEW[:50], return_cov=True), loaded.predict(NEW[:50], return_cov=True), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(model.sample_y(NEW[:20], 3), loaded.sample_y(NEW[:20], 3))
+    np.testing.assert_array_equal(model.inducing_points_, loaded.inducing_points_)
+    assert loaded.kernel_ == model.kernel_
+    assert loaded.noise_variance_ == model.noise_variance_
+    assert (loaded.elbo_, loaded.upper_bound_) == (model.elbo_, model.upper_bound_)
+    assert loaded.certificate_ == model.certificate_
+    assert loaded.history_ == model.history_
+    assert loaded.get_params() == model.get_params()
+    loaded.save(tmp_path / "again.nx")
+    assert (tmp_path / "again.nx").read_bytes() == (tmp_path / "model.nx").read_bytes()
+
+
+def test_certify_after_loading_needs_the_data(saved: Path) -> None:
+    loaded = nearexact.load(saved)
+    with pytest.raises(ValueError, match="does not hold its training data: pass X and y"):
+        loaded.certify()
+    assert loaded.certify(X, Y).lower == pytest.approx(loaded.elbo_, abs=1e-6)
+
+
+def test_feature_names_are_kept_and_checked(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=["a", "ä", "column 3"])
+    model = SGPRegressor(random_state=0).fit(frame, Y)
+    model.save(tmp_path / "model.nx")
+    loaded = nearexact.load(tmp_path / "model.nx")
+    assert loaded.feature_names_in_.tolist() == ["a", "ä", "column 3"]
+    np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+    with pytest.raises(ValueError, match="feature names should match"):
+        loaded.predict(frame.rename(columns={"a": "b"}))
+
+
+def test_a_loaded_model_can_be_fitted_again(saved: Path) -> None:
+    loaded = nearexact.load(saved)
+    expected = loaded.predict(NEW)
+    np.testing.assert_allclose(loaded.fit(X, Y).predict(NEW), expected, rtol=1e-6)
+
+
+def test_saving_replaces_a_file_only_when_complete(saved: Path, tmp_path: Path) -> None:
+    class Homemade(SquaredExponential):
+        pass
+
+    target = tmp_path / "model.nx"
+    target.write_bytes(saved.read_bytes())
+    model = nearexact.load(saved)
+    model.kernel_ = Homemade()
+    with pytest.raises(ValueError, match=r"only kernels of nearexact\.kernels can be saved, got Homemade"):
+        model.save(target)
+    assert target.read_bytes() == saved.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["model.nx"]
+    with pytest.raises(FileNotFoundError):
+        nearexact.load(saved).save(tmp_path / "nowhere" / "model.nx")
+
+
+# ---- files that are not models ---------------------------------------------------------------------------------------
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(ValueError, match="is not a model file of nearexact, or is damaged: ") as caught:
+        nearexact.load(path)
+    return str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no model file .*missing\.nx"):
+        nearexact.load(tmp_path / "missing.nx")
+    with pytest.raises(FileNotFoundError, match="there is no model file"):
+        nearexact.load(tmp_path)
+
+
+def test_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
+    content = saved.read_bytes()
+    for length in [0, 1, 7, 8, 9, 100, len(content) // 2, len(content) - 8, len(content) - 1]:
+        (tmp_path / "short.nx").write_bytes(content[:length])
+        refused(tmp_path / "short.nx")
+    (tmp_path / "long.nx").write_bytes(content + b"more")
+    refused(tmp_path / "long.nx")
+
+
+class Bomb:
+    """Sets off when unpickled."""
+
+    exploded = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (setattr, (Bomb, "exploded", True))
+
+
+def test_foreign_files_are_refused_and_nothing_is_executed(tmp_path: Path) -> None:
+    archive = io.BytesIO()
+    np.savez(archive, np.array([Bomb()], dtype=object))
+    torch_file = io.BytesIO()
+    torch.save({"model": Bomb()}, torch_file)
+    foreign = {
+        "pickle": pickle.dumps(Bomb()),
+        "npz": archive.getvalue(),
+        "torch": torch_file.getvalue(),
+        "text": b"x,y\n1,2\n",
+    }
+    for name, content in foreign.items():
+        (tmp_path / name).write_bytes(content)
+        refused(tmp_path / name)
+    save_file({"weights": torch.zeros(3)}, tmp_path / "other")
+    assert "it holds something else" in refused(tmp_path / "other")
+    assert not Bomb.exploded
+
+
+def altered(saved: Path, target: Path, change: dict[str, object], **arrays: torch.Tensor | None) -> Path:
+    """The saved model with parts of its header and some arrays replaced."""
+    with safe_open(saved, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    metadata = {"nearexact": json.dumps({**json.loads(metadata["nearexact"]), **change})}
+    tensors = {name: tensor for name, tensor in {**tensors, **arrays}.items() if tensor is not None}
+    save_file(tensors, target, metadata)
+    return target
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"estimator": "LinearRegression"},
+        {"estimator": "os.system"},
+        {"estimator": ["SGPRegressor"]},
+        {"estimator": "GPRegressor"},
+        {"settings": {"kernel": None, "unknown": 1}},
+        {"settings": []},
+        {"kernel": {"name": "Kernel", "values": {}}},
+        {"kernel": {"name": "Composite", "values": {"operation": "+", "parts": []}}},
+        {"kernel": {"name": "__builtins__", "values": {}}},
+        {"kernel": {"name": "SquaredExponential", "values": {"lengthscales": [1.0], "variance": 1.0}}},
+        {"kernel": {"name": "SquaredExponential", "values": {"lengthscales": -1.0}}},
+        {"kernel": {"name": "SquaredExponential", "values": {"colour": 1.0}}},
+        {"kernel": {"operation": "-", "parts": []}},
+        {"kernel": "SquaredExponential()"},
+        {"kernel": None},
+        {"noise_variance": -1.0},
+        {"noise_variance": "much"},
+        {"noise_variance": float("nan")},
+        {"certificate": {"lower": 1.0}},
+        {"history": [{"m": 3}]},
+        {"history": None},
+        {"feature_names": ["one", "two"]},
+        {"version": 99},
+        {"format": "fitted hat"},
+    ],
+    ids=str,
+)
+def test_headers_that_do_not_make_sense_are_refused(change: dict[str, object], saved: Path, tmp_path: Path) -> None:
+    refused(altered(saved, tmp_path / "altered.nx", change))
+
+
+def test_deeply_nested_kernels_are_refused(tmp_path: Path) -> None:
+    content = '{"operation": "+", "parts": [' * 50_000
+    save_file({"weights": torch.zeros(3)}, tmp_path / "deep.nx", {"nearexact": '{"kernel": ' + content})
+    refused(tmp_path / "deep.nx")
+
+
+def test_a_newer_version_is_named(saved: Path, tmp_path: Path) -> None:
+    assert "its version is 99, this release reads version 1" in refused(
+        altered(saved, tmp_path / "altered.nx", {"version": 99})
+    )
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"Z": None},
+        {"L": torch.zeros(3, 3, dtype=torch.float64)},
+        {"weights": torch.zeros(2, 2, dtype=torch.float64)},
+        {"weights": torch.tensor(1.0, dtype=torch.float64)},
+        {"shift_X": torch.zeros(7, dtype=torch.float64)},
+        {"scale_y": torch.tensor(float("nan"), dtype=torch.float64)},
+        {"Z": torch.zeros(60, 3, dtype=torch.float32)},
+    ],
+    ids=str,
+)
+def test_arrays_that_do_not_fit_are_refused(
+    arrays: dict[str, torch.Tensor | None], saved: Path, tmp_path: Path
+) -> None:
+    refused(altered(saved, tmp_path / "altered.nx", {}, **arrays))
+
+
+@settings(max_examples=200, deadline=None)
+@given(draw=st.data())
+def test_damaged_bytes_never_do_worse_than_a_value_error(
+    draw: st.DataObject, saved: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    content = bytearray(saved.read_bytes())
+    for _ in range(draw.draw(st.integers(1, 4))):
+        content[draw.draw(st.integers(0, min(len(content), 6000) - 1))] = draw.draw(st.integers(0, 255))
+    path = tmp_path_factory.getbasetemp() / "damaged.nx"
+    path.write_bytes(content)
+    try:
+        nearexact.load(path)
+    except ValueError as error:
+        assert "damaged" in str(error)  # noqa: PT017

@@ -1,0 +1,39 @@
+"""What is shown while fitting."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from nearexact import SGPRegressor
+from nearexact.gp import Training
+from nearexact.kernels import SquaredExponential
+from nearexact.progress import progress_display
+from tests.problems import regression
+
+
+def test_every_m_is_a_line_with_its_bounds() -> None:
+    screen = io.StringIO()
+    X, y = regression(100)
+    with progress_display(True, 60.0, Console(file=screen, force_terminal=True, width=120)) as display:
+        training = Training(
+            SquaredExponential(), X, y, seed=0, max_inducing=50, on_step=display.step, on_stage=display.stage
+        )
+        training.run()
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).split("seconds of 60")[-1]
+    lines = [line.split() for line in last.splitlines() if line.strip()]
+    assert [int(line[0]) for line in lines] == [10, 20, 50]
+    assert [line[1] for line in lines] == [f"{stage.elbo:.1f}" for stage in training.history]
+    assert [line[2] for line in lines] == [f"{stage.upper_bound:.1f}" for stage in training.history]
+    assert [line[3] for line in lines] == [f"{stage.gap_per_point:.4f}" for stage in training.history]
+
+
+def test_only_on_request(capfd: pytest.CaptureFixture[str]) -> None:
+    X, y = regression(40)
+    SGPRegressor(random_state=0).fit(X, y)
+    assert capfd.readouterr() == ("", "")
+    SGPRegressor(random_state=0, progress=True).fit(X, y)
+    assert "gap per point" in capfd.readouterr().out

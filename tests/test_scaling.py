@@ -1,0 +1,32 @@
+"""Standardisation of columns of every size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from nearexact.scaling import Scaling
+
+
+@given(
+    arrays(float, (12, 3), elements=st.floats(-1.0, 1.0)),
+    st.floats(-300.0, 290.0),
+)
+def test_standardised_columns_and_back(values: np.ndarray, exponent: float) -> None:
+    values = values * 10.0**exponent
+    scaling = Scaling.of(values)
+    standard = scaling.apply(values)
+    assert np.isfinite(standard).all()
+    np.testing.assert_allclose(standard.mean(0), 0.0, atol=0.01)
+    constant = (scaling.scale == 1.0) & (standard == 0.0).all(0)
+    np.testing.assert_allclose(standard.std(0)[~constant], 1.0, rtol=0.01)
+    np.testing.assert_allclose(scaling.undo(standard), values, atol=1e-9 * 10.0**exponent)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -3.7e12, 1e300, 1e-300])
+def test_a_constant_becomes_exactly_zero(value: float) -> None:
+    assert not Scaling.of(np.full((7, 1), value)).apply(np.full((3, 1), value)).any()
+    assert not Scaling.of(np.full(7, value)).apply(np.full(3, value)).any()
