@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -59,6 +59,14 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     _scaling_y: Scaling
     _training_data: tuple[torch.Tensor, torch.Tensor] | None
 
+    @overload
+    def predict(
+        self, X: Any, return_std: Literal[False] = ..., return_cov: Literal[False] = ..., noise: bool = ...
+    ) -> FloatArray: ...
+    @overload
+    def predict(
+        self, X: Any, return_std: bool = ..., return_cov: bool = ..., noise: bool = ...
+    ) -> FloatArray | tuple[FloatArray, FloatArray]: ...
     def predict(
         self, X: Any, return_std: bool = False, return_cov: bool = False, noise: bool = True
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
@@ -229,9 +237,9 @@ class SGPRegressor(_Regressor):
         with progress_display(self.progress, time_limit) as display:
 
             def after_stage(stage: Stage) -> None:
-                display.stage(stage)
                 elbos = [earlier.elbo for earlier in training.history]
                 verdict = judge(stage.elbo, stage.upper_bound, elbos, training.noise_only, len(targets))
+                display.stage(stage, verdict)
                 if verdict in NEAR_EXACT:
                     raise StopIteration(verdict)
                 if not targets.any():

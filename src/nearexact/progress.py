@@ -20,16 +20,16 @@ class Display:
 
     def __init__(self, live: Live | None, time_limit: float) -> None:
         self._live, self._time_limit = live, time_limit
-        self._stages: list[Stage] = []
+        self._stages: list[tuple[Stage, str]] = []
         self._update(None)
 
     def step(self, progress: Progress) -> None:
         """After a step of the optimiser."""
         self._update(progress)
 
-    def stage(self, stage: Stage) -> None:
+    def stage(self, stage: Stage, verdict: str = "") -> None:
         """After an M is done."""
-        self._stages.append(stage)
+        self._stages.append((stage, verdict))
         self._update(None)
 
     def _update(self, progress: Progress | None) -> None:
@@ -37,15 +37,15 @@ class Display:
             return
         limit = "" if math.isinf(self._time_limit) else f" of {self._time_limit:.0f}"
         table = Table(box=None, padding=(0, 2, 0, 0))
-        for heading in ("M", "ELBO", "upper bound", "gap per point", "noise", "rescues", f"seconds{limit}"):
+        for heading in ("M", "ELBO", "upper bound", "gap per point", "verdict", "rescues", f"seconds{limit}"):
             table.add_column(heading, justify="right")
-        for stage in self._stages:
+        for stage, verdict in self._stages:
             table.add_row(
                 str(stage.m),
                 f"{stage.elbo:.1f}",
                 f"{stage.upper_bound:.1f}",
                 f"{stage.gap_per_point:.4f}",
-                f"{stage.noise_variance:.3g}",
+                verdict,
                 str(stage.rescues) if stage.rescues else "",
                 f"{stage.elapsed:.1f}",
             )

@@ -34,7 +34,8 @@ class Scaling:
 
     def apply(self, values: FloatArray) -> FloatArray:
         """Standardised values."""
-        return (values - self.shift) / self.scale
+        with np.errstate(over="ignore"):  # infinitely far is far enough
+            return (values - self.shift) / self.scale
 
     def undo(self, values: FloatArray) -> FloatArray:
         """Values in the user's units."""
