@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow check format bench bench-gpflow clean
+.PHONY: setup demo test test-slow check format bench bench-models bench-gpflow clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ format: $(STAMP)
 # The table in README.md. Needs the data sets: NEAREXACT_DATA=<folder>.
 bench: $(STAMP)
 	$(BIN)/python benchmarks/core.py --output benchmarks/results/core.json
+
+# Whole fits next to scikit-learn and GPyTorch; about half an hour. Needs the data sets too.
+bench-models: $(STAMP)
+	$(BIN)/python benchmarks/time_to_model.py
 
 # GPflow brings TensorFlow, so it lives in an environment of its own.
 bench-gpflow: $(STAMP)

@@ -31,10 +31,14 @@ class _GPyTorchModel(gpytorch.models.ExactGP):  # type: ignore[misc]
         self.covar_module = _scaled_rbf(X.shape[1])
         if Z is not None:
             self.covar_module = gpytorch.kernels.InducingPointKernel(self.covar_module, Z.clone(), likelihood)
-            self.covar_module.inducing_points.requires_grad_(False)  # we do not train them either
 
     def forward(self, X: Tensor) -> Any:
         return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
+
+
+def gpytorch_sgpr(X: Tensor, y: Tensor, Z: Tensor) -> Any:
+    """GPyTorch's SGPR as one would use it: unit lengthscales, its own noise to start from, inducing points trained."""
+    return _GPyTorchModel(X, y, gpytorch.likelihoods.GaussianLikelihood().noise.item(), Z)
 
 
 def gpytorch_evaluation(
@@ -43,6 +47,8 @@ def gpytorch_evaluation(
     """Value and gradient of GPyTorch's SGPR bound, or of the exact LML without Z, by Cholesky; returns the value."""
     inputs, targets = torch.tensor(X), torch.tensor(y)
     model = _GPyTorchModel(inputs, targets, noise_variance, None if Z is None else torch.tensor(Z))
+    if Z is not None:
+        model.covar_module.inducing_points.requires_grad_(False)  # we do not train them either
     model.train()
     objective = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
 

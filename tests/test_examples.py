@@ -32,10 +32,12 @@ def test_demo_certifies_both_data_sets_and_draws_a_picture(tmp_path: Path) -> No
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_readme_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), names)
-    printed = capsys.readouterr().out
-    elbo, upper = map(float, re.search(r"(-?[\d.]+) <= log marginal likelihood <= (-?[\d.]+)", printed).groups())  # type: ignore[union-attr]
-    assert elbo <= upper
+def test_readme_code_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+        bounds = re.search(r"(-?[\d.]+) <= log marginal likelihood <= (-?[\d.]+)", capsys.readouterr().out)
+        assert bounds is not None
+        assert float(bounds[1]) <= float(bounds[2])

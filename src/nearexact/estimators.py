@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import warnings
+from dataclasses import dataclass
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -37,6 +39,21 @@ PREDICTED_ROWS = 2**16  # standardised and predicted at once
 LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
 
 
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """Training data, standardised, as tensors."""
+
+    X: torch.Tensor
+    y: torch.Tensor
+    scaling_X: Scaling
+    scaling_y: Scaling
+
+    @staticmethod
+    def of(X: FloatArray, y: FloatArray, scaling_X: Scaling, scaling_y: Scaling, device: torch.device) -> _Problem:
+        targets = torch.tensor(scaling_y.apply(y), device=device)
+        return _Problem(_standardised(X, scaling_X).to(device), targets, scaling_X, scaling_y)
+
+
 class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What the sparse and the exact estimator share: data in, predictions out."""
 
@@ -57,7 +74,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     _posterior: SparsePosterior | ExactPosterior
     _scaling_X: Scaling
     _scaling_y: Scaling
-    _training_data: tuple[torch.Tensor, torch.Tensor] | None
+    _problem: _Problem | None  # not in a loaded model
 
     @overload
     def predict(
@@ -78,7 +95,9 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
             raise ValueError("return_std and return_cov exclude each other, got both")
         inputs = self._new_inputs(X)
         if return_cov:
-            mean, covariance = (part.cpu().numpy() for part in self._posterior.joint(self._standardised(inputs)))
+            mean, covariance = (
+                part.cpu().numpy() for part in self._posterior.joint(_standardised(inputs, self._scaling_X))
+            )
             if noise:
                 covariance[np.diag_indices_from(covariance)] += self.noise_variance_
             return self._scaling_y.undo(mean), covariance * self._scaling_y.scale**2
@@ -87,7 +106,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> FloatArray:
         """Draws of new observations, noise included, at the rows of X: [rows, n_samples]."""
-        inputs = self._standardised(self._new_inputs(X))
+        inputs = _standardised(self._new_inputs(X), self._scaling_X)
         if not isinstance(n_samples, (int, np.integer)) or n_samples < 1:
             raise ValueError(f"n_samples must be a whole number of at least 1, got {n_samples!r}")
         random = check_random_state(random_state)
@@ -110,34 +129,34 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _prepare(self, X: Any, y: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Checked and standardised training data on the device; remembers how they were scaled."""
+    def _prepare(self, X: Any, y: Any) -> _Problem:
+        """Checked and standardised training data on the device."""
         device = _device(self.device)
         inputs, targets = validate_data(
             self, _as_array(X), _as_array(y), dtype=np.float64, order="C", y_numeric=True, ensure_min_samples=2
         )
         targets = targets.astype(np.float64)
-        self._scaling_X, self._scaling_y = Scaling.of(inputs), Scaling.of(targets)
-        return self._standardised(inputs, device), torch.tensor(self._scaling_y.apply(targets), device=device)
+        return _Problem.of(inputs, targets, Scaling.of(inputs), Scaling.of(targets), device)
 
-    def _run(self, training: Training | ExactTraining, X: torch.Tensor, y: torch.Tensor) -> None:
-        """Train, and become the best model, also after Ctrl-C."""
+    def _run(self, training: Training | ExactTraining, problem: _Problem) -> None:
+        """Train, and become the best model, also after Ctrl-C. Until then this object stays as it was."""
         try:
             training.run()
         except KeyboardInterrupt:
             training.interrupted()
-            self._adopt(training, X, y)
+            self._adopt(training, problem)
             raise
-        self._adopt(training, X, y)
+        self._adopt(training, problem)
 
-    def _adopt(self, training: Training | ExactTraining, X: torch.Tensor, y: torch.Tensor) -> None:
-        self._posterior = persistence.contiguous(training.posterior())
-        self._training_data = (X, y)
+    def _adopt(self, training: Training | ExactTraining, problem: _Problem) -> None:
+        posterior, (lower, upper) = persistence.contiguous(training.posterior()), training.bounds()
+        self._posterior, self._problem = posterior, problem
+        self._scaling_X, self._scaling_y = problem.scaling_X, problem.scaling_y
         self.history_ = training.history
-        self.kernel_, self.noise_variance_ = self._posterior.kernel, self._posterior.noise_variance
-        self.inducing_points_ = self._scaling_X.undo(self._posterior.inducing_points.cpu().numpy())
-        self.elbo_, self.upper_bound_ = training.bounds()
-        self.certificate_ = self._certificate(self.elbo_, self.upper_bound_, y)
+        self.kernel_, self.noise_variance_ = posterior.kernel, posterior.noise_variance
+        self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
+        self.elbo_, self.upper_bound_ = lower, upper
+        self.certificate_ = self._certificate(lower, upper, problem.y)
 
     def _certificate(self, lower: float, upper: float, y: torch.Tensor) -> Certificate:
         elbos = [stage.elbo for stage in self.history_ if stage.complete]
@@ -154,14 +173,10 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         inputs, targets = validate_data(self, _as_array(X), _as_array(y), dtype=np.float64, y_numeric=True, reset=False)
         return inputs, targets.astype(np.float64)
 
-    def _standardised(self, inputs: FloatArray, device: torch.device | None = None) -> torch.Tensor:
-        scaled = np.clip(self._scaling_X.apply(inputs), -LARGEST_INPUT, LARGEST_INPUT)
-        return torch.tensor(scaled, device=device)
-
     def _mean_and_std(self, inputs: FloatArray, noise: bool) -> tuple[FloatArray, FloatArray]:
         mean, variance = np.empty(len(inputs)), np.empty(len(inputs))
         for rows in row_chunks(len(inputs), PREDICTED_ROWS):
-            parts = self._posterior.predict(self._standardised(inputs[rows]))
+            parts = self._posterior.predict(_standardised(inputs[rows], self._scaling_X))
             mean[rows], variance[rows] = (part.cpu().numpy() for part in parts)
         std = np.sqrt(variance + self.noise_variance_ if noise else variance)
         return self._scaling_y.undo(mean), std * self._scaling_y.scale
@@ -232,32 +247,33 @@ class SGPRegressor(_Regressor):
         """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on."""
         if self.bound != "elbo":
             raise ValueError(f'bound must be "elbo", got {self.bound!r}')
+        started = time.perf_counter()
         time_limit, memory_limit = _limits(self.time_limit, self.memory_limit)
-        inputs, targets = self._prepare(X, y)
+        problem = self._prepare(X, y)
         with progress_display(self.progress, time_limit) as display:
 
             def after_stage(stage: Stage) -> None:
-                elbos = [earlier.elbo for earlier in training.history]
-                verdict = judge(stage.elbo, stage.upper_bound, elbos, training.noise_only, len(targets))
+                elbos = [earlier.elbo for earlier in training.history if earlier.complete]
+                verdict = judge(stage.elbo, stage.upper_bound, elbos, training.noise_only, stage.n)
                 display.stage(stage, verdict)
                 if verdict in NEAR_EXACT:
                     raise StopIteration(verdict)
-                if not targets.any():
+                if not problem.y.any():
                     raise StopIteration("constant target")
 
             training = Training(
                 SquaredExponential() if self.kernel is None else self.kernel,
-                inputs,
-                targets,
+                problem.X,
+                problem.y,
                 procedure=self.procedure,
                 max_inducing=self.max_inducing,
-                time_limit=time_limit,
+                time_limit=time_limit - (time.perf_counter() - started),
                 memory_limit=memory_limit,
                 seed=int(check_random_state(self.random_state).randint(2**31)),
                 on_step=display.step,
                 on_stage=after_stage,
             )
-            self._run(training, inputs, targets)
+            self._run(training, problem)
         self._warn_if_cut_short()
         return self
 
@@ -276,19 +292,24 @@ class SGPRegressor(_Regressor):
         if (X is None) != (y is None):
             raise ValueError("X and y must be passed both or not at all, got one of them")
         if X is not None:
-            inputs, targets = self._new_inputs_and_targets(X, y)
-            data = self._standardised(inputs), torch.tensor(self._scaling_y.apply(targets))
-        elif self._training_data is not None:
-            data = self._training_data
+            data = self._new_inputs_and_targets(X, y)
+            problem = _Problem.of(*data, self._scaling_X, self._scaling_y, self._posterior.inducing_points.device)
+        elif self._problem is not None:
+            problem = self._problem
         else:
             raise ValueError("a loaded model does not hold its training data: pass X and y")
-        if len(data[1]) != self.certificate_.n:
-            raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {len(data[1])} others")
+        if len(problem.y) != self.certificate_.n:
+            raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {len(problem.y)} others")
         objective = SparseObjective(
-            self.kernel_, self.noise_variance_, *data, self._posterior.inducing_points, memory_limit=self.memory_limit
+            self.kernel_,
+            self.noise_variance_,
+            problem.X,
+            problem.y,
+            self._posterior.inducing_points,
+            memory_limit=self.memory_limit,
         )
         model = objective.factorise(self.kernel_, self.noise_variance_)
-        return self._certificate(model.elbo, model.upper_bound, data[1])
+        return self._certificate(model.elbo, model.upper_bound, problem.y)
 
     def _warn_if_cut_short(self) -> None:
         limit = {
@@ -331,19 +352,20 @@ class GPRegressor(_Regressor):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on."""
+        started = time.perf_counter()
         time_limit, memory_limit = _limits(self.time_limit, self.memory_limit)
-        inputs, targets = self._prepare(X, y)
+        problem = self._prepare(X, y)
         with progress_display(self.progress, time_limit) as display:
             training = ExactTraining(
                 SquaredExponential() if self.kernel is None else self.kernel,
-                inputs,
-                targets,
-                time_limit=time_limit,
+                problem.X,
+                problem.y,
+                time_limit=time_limit - (time.perf_counter() - started),
                 memory_limit=memory_limit,
                 on_step=display.step,
                 on_stage=display.stage,
             )
-            self._run(training, inputs, targets)
+            self._run(training, problem)
         if self.history_[-1].ended == "time limit":
             warnings.warn(
                 f"time_limit={self.time_limit!r} ended the fit before the optimiser had converged: the log marginal"
@@ -374,6 +396,10 @@ def _device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(f'device must be "auto" or a device that torch has here, got {name!r}: {error}') from error
     return device
+
+
+def _standardised(inputs: FloatArray, scaling: Scaling) -> torch.Tensor:
+    return torch.from_numpy(np.clip(scaling.apply(inputs), -LARGEST_INPUT, LARGEST_INPUT))
 
 
 def _as_array(values: Any) -> Any:

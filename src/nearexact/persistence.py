@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,14 +72,14 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     }
     metadata = {HEADER: json.dumps(header, default=_plain)}  # one entry: safetensors writes several in random order
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {os.fspath(target.parent)!r} to save the model in")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")  # with the permissions of any new file
     try:
         save_file({name: array.detach().cpu().contiguous() for name, array in arrays.items()}, temporary, metadata)
         os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
@@ -116,7 +116,7 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     d = len(scalings[0].shift)
     kernel, noise_variance = _kernel(header["kernel"]).for_inputs(d), float(header["noise_variance"])
     estimator._posterior = _posterior(header["estimator"], arrays, kernel, noise_variance, d)
-    estimator._training_data = None
+    estimator._problem = None
     estimator.kernel_, estimator.noise_variance_ = kernel, noise_variance
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
     estimator.elbo_, estimator.upper_bound_ = float(header["elbo"]), float(header["upper_bound"])

@@ -10,7 +10,7 @@ from nearexact.gp.linalg import Repairs
 from nearexact.gp.sparse import SparsePosterior
 from nearexact.kernels.base import Kernel
 
-TIME_LIMIT, INTERRUPTED = "time limit", "interrupted"  # why a stage may be cut short
+TIME_LIMIT, INTERRUPTED, FAILED = "time limit", "interrupted", "failed"  # why a stage may be incomplete
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Stage:
 
     @property
     def complete(self) -> bool:
-        """Whether this M was done, and not cut short."""
-        return self.stopped not in (TIME_LIMIT, INTERRUPTED)
+        """Whether this M was done: neither cut short nor beyond what can be computed."""
+        return not self.stopped.startswith((TIME_LIMIT, INTERRUPTED, FAILED))
 
     @property
     def gap_per_point(self) -> float:

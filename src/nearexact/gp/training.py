@@ -23,7 +23,7 @@ from nearexact.gp.inducing import IndexArray, select, selection_memory
 from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.optimise import Step, minimise
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.gp.record import INTERRUPTED, TIME_LIMIT, Progress, Stage
+from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, Progress, Stage
 from nearexact.gp.sparse import Factorisation, SparseObjective, SparsePosterior, sweep_memory
 from nearexact.gp.starts import START_NOISE, explains_nothing, noise_only_likelihood, with_less_influence
 from nearexact.kernels.base import FloatArray, Kernel
@@ -173,7 +173,7 @@ class Training:
                 break
             except NumericalError as error:
                 logger.warning("M=%d could not be computed: %s", m, error)
-                result, stopped = self.best, f"failed: {error}"
+                result, stopped = self.best, f"{FAILED}: {error}"
             if not result.computed:
                 continue
             self._record(result, stopped)
@@ -219,17 +219,21 @@ class Training:
         else:
             starts = [afresh, onwards, smoother]
         best, stopped = held, "no better than a smaller M"
+        failures: list[NumericalError] = []
         for number, climb in enumerate(starts):
             self._stage.rescues = number
             try:
                 candidate, reason = climb()
             except NumericalError as error:
                 logger.info("M=%d: a start failed: %s", m, error)
+                failures.append(error)
                 continue
             if candidate.elbo >= best.elbo:
                 best, stopped = candidate, reason
             if number == 0 and best is candidate and not self._explains_nothing(best):
                 break
+        if len(failures) == len(starts):
+            raise failures[-1]
         return best, stopped
 
     def _climb(self, m: int, theta: FloatArray, *, start: IndexArray | None = None) -> tuple[Candidate, str]:
