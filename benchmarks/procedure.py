@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -79,9 +80,9 @@ def compare_with_published(path: Path, seeds: int) -> list[dict[str, object]]:
     return table
 
 
-def check_robust(seeds: int) -> list[dict[str, object]]:
+def check_robust(names: Sequence[str], seeds: int) -> list[dict[str, object]]:
     table: list[dict[str, object]] = []
-    for name in NAMES:
+    for name in names:
         for seed in range(seeds):
             data = split(name, seed)
             training, history = train(data, seed, "robust", 100 if len(data.y) > LARGE else 200)
@@ -106,15 +107,18 @@ def main() -> None:
     parser.add_argument("part", choices=["published", "robust"])
     parser.add_argument("--published", type=Path, help="the paper's tables as CSV: metric, dataset, method, m, value")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--datasets", nargs="+", choices=NAMES, default=NAMES, help="for robust; all by default")
     arguments = parser.parse_args()
     if arguments.part == "published":
         if arguments.published is None:
             parser.error("published needs --published <published_results.csv>")
         table = compare_with_published(arguments.published, arguments.seeds)
     else:
-        table = check_robust(arguments.seeds)
-    RESULTS.joinpath(f"procedure_{arguments.part}.json").write_text(json.dumps(table, indent=1) + "\n")
-    print(json.dumps(table, indent=1))
+        table = check_robust(arguments.datasets, arguments.seeds)
+    output = RESULTS / f"procedure_{arguments.part}.json"
+    kept = {(row["dataset"], row.get("seed")): row for row in json.loads(output.read_text())} if output.exists() else {}
+    kept |= {(row["dataset"], row.get("seed")): row for row in table}  # runs of other data sets stay
+    output.write_text("[\n" + ",\n".join(json.dumps(row) for row in kept.values()) + "\n]\n")
 
 
 if __name__ == "__main__":
