@@ -28,6 +28,8 @@ NOISE = -0.5 * N * (math.log(2.0 * math.pi) + 1.0)
         (-500.0, 0.0, [-501.0, -503.0, -500.0], "not reached"),
         (-500.0, 0.0, [-9.0, -501.0, -500.5, -500.0], "converged"),  # what was before does not matter
         (-500.0, math.nan, [-500.0], "not reached"),
+        (-500.0, -5000.0, [-500.0], "not reached"),  # bounds out of order are no proof of anything
+        (-500.0, 0.0, [-500.0, -1400.0, -1400.0, -1400.0], "not reached"),  # the steps led to another model
     ],
 )
 def test_verdict(lower: float, upper: float, elbos: list[float], verdict: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 import pickle
 import signal
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,8 @@ from sklearn.preprocessing import QuantileTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nearexact import GPRegressor, SGPRegressor
-from nearexact.gp import ExactObjective, SparseObjective
+from nearexact.gp import ExactObjective, ExactTraining, SparseObjective, Training
+from nearexact.gp.inducing import select
 from nearexact.kernels import Matern32, SquaredExponential
 from tests.problems import regression
 from tests.tensors import Allocations
@@ -62,7 +64,7 @@ def test_fitted_attributes_and_certificate(
     assert certificate.kl_bound == certificate.upper - certificate.lower
     assert certificate.verdict == "certified"
     assert str(certificate).startswith("certified: ")
-    assert fitted.history_[-1].ended in ("certified", "converged")
+    assert fitted.history_[-1].ended == ("certified" if isinstance(fitted, SGPRegressor) else "optimum found")
     again = fitted.certify()
     assert again.lower == pytest.approx(certificate.lower, abs=1e-6)
     assert again.verdict == certificate.verdict
@@ -235,7 +237,9 @@ def test_exact_gp_says_when_time_or_memory_is_short() -> None:
     with pytest.warns(ConvergenceWarning, match="time_limit=1e-06 ended the fit before the optimiser had converged"):
         model = GPRegressor(time_limit=1e-6).fit(X, y)
     assert np.isfinite(model.predict(X)).all()
-    with pytest.raises(ValueError, match=r"400 rows needs 0\.00384 GB, .* use SGPRegressor"):
+    with pytest.raises(
+        ValueError, match=r"400 rows needs 0\.0\d+ GB, but the memory limit is 0\.001 GB: .* use a sparse GP"
+    ):
         GPRegressor(memory_limit="1MB").fit(X, y)
 
 
@@ -275,6 +279,46 @@ def test_ctrl_c_leaves_a_fitted_estimator(
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("place", ["selection", "bounds", "posterior"])
+def test_ctrl_c_at_awkward_moments(estimator: type[SGPRegressor], place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = itertools.count(1)
+
+    def once(function: Callable[..., object]) -> Callable[..., object]:
+        def interrupted(*args: object, **options: object) -> object:
+            if next(calls) == 1:
+                signal.raise_signal(signal.SIGINT)
+            return function(*args, **options)
+
+        return interrupted
+
+    if place == "selection":
+        if estimator is GPRegressor:
+            pytest.skip("an exact GP selects nothing")
+        monkeypatch.setattr("nearexact.gp.training.select", once(select))
+    else:  # after training, while the model is put together
+        training = Training if estimator is SGPRegressor else ExactTraining
+        monkeypatch.setattr(training, place, once(getattr(training, place)))
+    X, y = rough(60)
+    model = estimator(random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+    if place == "selection":
+        assert model.history_[-1].ended == "interrupted"
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_fit_that_fails_changes_nothing(estimator: type[SGPRegressor], data: tuple[np.ndarray, np.ndarray]) -> None:
+    X, y = data
+    model = estimator(random_state=0).fit(pd.DataFrame(X, columns=list("abc")), y)
+    expected = model.predict(pd.DataFrame(X, columns=list("abc")))
+    with pytest.raises(ValueError, match="memory limit is 1e-06"):
+        model.set_params(memory_limit=1000 if estimator is GPRegressor else 1).fit(X[:, :2], y)
+    assert model.n_features_in_ == 3
+    np.testing.assert_array_equal(model.predict(pd.DataFrame(X, columns=list("abc"))), expected)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -310,6 +354,8 @@ def test_wrong_calls_are_named(fitted: SGPRegressor | GPRegressor, data: tuple[n
             fitted.certify(X)
         with pytest.raises(ValueError, match="the model was fitted to 120 rows, got 100"):
             fitted.certify(X[:100], y[:100])
+        with pytest.raises(ValueError, match="these are not the data that the model was fitted to"):
+            fitted.certify(X, y[::-1])
 
 
 def test_diabetes_is_certified_and_beats_the_linear_model() -> None:

@@ -20,7 +20,13 @@ def test_every_m_is_a_line_with_its_bounds() -> None:
     X, y = regression(100)
     with progress_display(True, 60.0, Console(file=screen, force_terminal=True, width=120)) as display:
         training = Training(
-            SquaredExponential(), X, y, seed=0, max_inducing=50, on_step=display.step, on_stage=display.stage
+            SquaredExponential(),
+            X,
+            y,
+            seed=0,
+            max_inducing=50,
+            on_step=display.step,
+            on_stage=lambda stage, _: display.stage(stage),
         )
         training.run()
     last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).split("seconds of 60")[-1]

@@ -51,16 +51,16 @@ class Certificate:
 def judge(lower: float, upper: float, elbos: Sequence[float], noise_only: float, n: int) -> Verdict:
     """The verdict on a model with these bounds.
 
-    `elbos` are those of growing M, the model's own last; `noise_only` is the log likelihood of the constant predictor.
-    Noise comes first: a model that explains nothing is very near to the exact one that explains nothing.
+    `elbos` are those of growing M, which must have led to this model; `noise_only` is the log likelihood of the
+    constant predictor. Noise comes first: a model that explains nothing is near to the exact one that explains nothing.
     """
     if explains_nothing(lower, noise_only, n):
         return "no better than noise"
-    if upper - lower < CERTIFIED_GAP * n:
+    if -CERTIFIED_GAP * n < upper - lower < CERTIFIED_GAP * n:  # bounds far out of order are a numerical failure
         return "certified"
     if len(elbos) > CONVERGED_STEPS:
         worth = abs(elbos[-1] - noise_only)
-        last = elbos[-CONVERGED_STEPS - 1 :]
+        last = [*elbos[-CONVERGED_STEPS - 1 :], lower]
         if all(abs(b - a) < CONVERGED_CHANGE * worth for a, b in pairwise(last)):
             return "converged"
     return "not reached"

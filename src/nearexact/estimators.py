@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 import os
 import time
+import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self, overload
 
@@ -25,7 +28,7 @@ from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT, Certificate, judge
 from nearexact.gp.chunks import row_chunks
 from nearexact.gp.exact import ExactPosterior
 from nearexact.gp.exact_training import ExactTraining
-from nearexact.gp.record import Stage
+from nearexact.gp.record import TIME_LIMIT, Stage
 from nearexact.gp.sparse import SparseObjective, SparsePosterior
 from nearexact.gp.starts import noise_only_likelihood
 from nearexact.gp.training import SCHEDULE, Training
@@ -101,8 +104,12 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
             if noise:
                 covariance[np.diag_indices_from(covariance)] += self.noise_variance_
             return self._scaling_y.undo(mean), covariance * self._scaling_y.scale**2
-        mean, std = self._mean_and_std(inputs, noise)
-        return (mean, std) if return_std else mean
+        if return_std:
+            return self._mean_and_std(inputs, noise)
+        mean = np.empty(len(inputs))
+        for rows in row_chunks(len(inputs), PREDICTED_ROWS):
+            mean[rows] = self._posterior.mean(_standardised(inputs[rows], self._scaling_X)).cpu().numpy()
+        return self._scaling_y.undo(mean)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> FloatArray:
         """Draws of new observations, noise included, at the rows of X: [rows, n_samples]."""
@@ -139,14 +146,25 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         return _Problem.of(inputs, targets, Scaling.of(inputs), Scaling.of(targets), device)
 
     def _run(self, training: Training | ExactTraining, problem: _Problem) -> None:
-        """Train, and become the best model, also after Ctrl-C. Until then this object stays as it was."""
+        """Train, and become the best model, also after Ctrl-C, which is then passed on."""
+        pressed: KeyboardInterrupt | None = None
         try:
             training.run()
-        except KeyboardInterrupt:
-            training.interrupted()
-            self._adopt(training, problem)
-            raise
-        self._adopt(training, problem)
+        except KeyboardInterrupt as interrupt:
+            pressed = interrupt
+        for last_try in (False, True):  # Ctrl-C may also come while the model is put together
+            try:
+                if pressed is not None:
+                    traceback.clear_frames(pressed.__traceback__)  # they hold the buffers of what was under way
+                    training.interrupted()
+                self._adopt(training, problem)
+                break
+            except KeyboardInterrupt as interrupt:
+                pressed = interrupt
+                if last_try:
+                    break
+        if pressed is not None:
+            raise pressed
 
     def _adopt(self, training: Training | ExactTraining, problem: _Problem) -> None:
         posterior, (lower, upper) = persistence.contiguous(training.posterior()), training.bounds()
@@ -157,6 +175,16 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
         self.elbo_, self.upper_bound_ = lower, upper
         self.certificate_ = self._certificate(lower, upper, problem.y)
+
+    @contextmanager
+    def _unchanged_by_errors(self) -> Iterator[None]:
+        """A fit that fails leaves this object as it was."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except Exception:
+            self.__dict__ = before
+            raise
 
     def _certificate(self, lower: float, upper: float, y: torch.Tensor) -> Certificate:
         elbos = [stage.elbo for stage in self.history_ if stage.complete]
@@ -185,8 +213,8 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
 class SGPRegressor(_Regressor):
     """Sparse Gaussian process regression that trains itself and says how near to the exact GP it is.
 
-    The number of inducing points grows until the model is as good as exact, or a limit is reached. A fit that ends
-    before that gives a ConvergenceWarning that says what is missing.
+    The number of inducing points grows until the model is as good as exact, M comes to 0.8 N, or a limit is reached.
+    A fit that a limit ends early gives a ConvergenceWarning that says what is missing.
 
     Parameters
     ----------
@@ -197,7 +225,7 @@ class SGPRegressor(_Regressor):
     memory_limit : int or str, default None
         Bytes, or text such as "2GB", for what training allocates besides the data; None for half of what is free.
     max_inducing : int, default 10000
-        Where M stops to grow.
+        Where M stops to grow; at most 10000.
     procedure : {"robust", "paper"}, default "robust"
         "paper" is the published algorithm as it is; "robust" recovers from starts that lead nowhere, and its bound
         never falls as M grows.
@@ -249,10 +277,10 @@ class SGPRegressor(_Regressor):
             raise ValueError(f'bound must be "elbo", got {self.bound!r}')
         started = time.perf_counter()
         time_limit, memory_limit = _limits(self.time_limit, self.memory_limit)
-        problem = self._prepare(X, y)
-        with progress_display(self.progress, time_limit) as display:
+        with self._unchanged_by_errors(), progress_display(self.progress, time_limit) as display:
+            problem = self._prepare(X, y)
 
-            def after_stage(stage: Stage) -> None:
+            def after_stage(stage: Stage, _: SparsePosterior) -> None:
                 elbos = [earlier.elbo for earlier in training.history if earlier.complete]
                 verdict = judge(stage.elbo, stage.upper_bound, elbos, training.noise_only, stage.n)
                 display.stage(stage, verdict)
@@ -274,6 +302,8 @@ class SGPRegressor(_Regressor):
                 on_stage=after_stage,
             )
             self._run(training, problem)
+            if not self.history_[-1].complete:
+                display.stage(self.history_[-1], self.certificate_.verdict)
         self._warn_if_cut_short()
         return self
 
@@ -309,12 +339,16 @@ class SGPRegressor(_Regressor):
             memory_limit=self.memory_limit,
         )
         model = objective.factorise(self.kernel_, self.noise_variance_)
+        if abs(model.elbo - self.elbo_) > CERTIFIED_GAP * len(problem.y):
+            raise ValueError("these are not the data that the model was fitted to: their likelihood differs")
         return self._certificate(model.elbo, model.upper_bound, problem.y)
 
     def _warn_if_cut_short(self) -> None:
         limit = {
             "time limit": f"time_limit={self.time_limit!r}",
-            "memory limit": f"memory_limit={self.memory_limit!r}",
+            "memory limit": "half of the free memory (memory_limit=None)"
+            if self.memory_limit is None
+            else f"memory_limit={self.memory_limit!r}",
             "max_inducing": f"max_inducing={self.max_inducing}",
         }.get(self.history_[-1].ended)
         if limit is not None and self.certificate_.verdict not in NEAR_EXACT:
@@ -354,8 +388,8 @@ class GPRegressor(_Regressor):
         """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on."""
         started = time.perf_counter()
         time_limit, memory_limit = _limits(self.time_limit, self.memory_limit)
-        problem = self._prepare(X, y)
-        with progress_display(self.progress, time_limit) as display:
+        with self._unchanged_by_errors(), progress_display(self.progress, time_limit) as display:
+            problem = self._prepare(X, y)
             training = ExactTraining(
                 SquaredExponential() if self.kernel is None else self.kernel,
                 problem.X,
@@ -363,12 +397,13 @@ class GPRegressor(_Regressor):
                 time_limit=time_limit - (time.perf_counter() - started),
                 memory_limit=memory_limit,
                 on_step=display.step,
-                on_stage=display.stage,
+                on_stage=lambda stage, _: display.stage(stage),
             )
             self._run(training, problem)
-        if self.history_[-1].ended == "time limit":
+        if self.history_[-1].ended in (TIME_LIMIT, "max iterations"):
+            limit = f"time_limit={self.time_limit!r}" if self.history_[-1].ended == TIME_LIMIT else "max iterations"
             warnings.warn(
-                f"time_limit={self.time_limit!r} ended the fit before the optimiser had converged: the log marginal"
+                f"{limit} ended the fit before the optimiser had converged: the log marginal"
                 f" likelihood is {self.elbo_:.6g} so far. Raise the limit to let it finish.",
                 ConvergenceWarning,
                 stacklevel=2,
@@ -404,4 +439,7 @@ def _standardised(inputs: FloatArray, scaling: Scaling) -> torch.Tensor:
 
 def _as_array(values: Any) -> Any:
     """Tensors as arrays; scikit-learn takes care of everything else."""
-    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
+    if not isinstance(values, torch.Tensor):
+        return values
+    values = values.detach().cpu()
+    return (values.double() if values.is_floating_point() else values).numpy()  # NumPy has no bfloat16

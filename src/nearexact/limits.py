@@ -55,6 +55,11 @@ def memory_budget(limit: int | float | str | None, device: torch.device) -> int:
     return parse_bytes(limit) if limit is not None else free_memory(device) // 2
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory could not be had; torch has no class of its own for that on a CPU."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes that can be allocated now without swapping."""
     if device.type == "cuda":

@@ -6,6 +6,7 @@ Reading a file executes nothing that is in it: estimators and kernels are looked
 from __future__ import annotations
 
 import json
+import math
 import os
 import uuid
 from dataclasses import asdict, replace
@@ -45,6 +46,8 @@ EXACT_ARRAYS = ("X", "centre", "y", "L", "weights")
 def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator. A file that is already there is replaced only once the new one is complete."""
     posterior = estimator._posterior
+    if type(estimator).__module__ != "nearexact.estimators":
+        raise ValueError(f"only SGPRegressor and GPRegressor themselves can be saved, got {type(estimator).__name__}")
     names = SPARSE_ARRAYS if isinstance(posterior, SparsePosterior) else EXACT_ARRAYS
     arrays = {name: getattr(posterior, name) for name in names}
     for name, scaling in (("X", estimator._scaling_X), ("y", estimator._scaling_y)):
@@ -54,6 +57,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     settings["kernel"] = None if settings["kernel"] is None else _describe(settings["kernel"])
     if not isinstance(settings["random_state"], (int, np.integer, type(None))):
         settings["random_state"] = None  # a generator has a state of its own, which does not belong to the model
+    settings["device"] = str(settings["device"])
     header = {
         "format": FORMAT,
         "version": VERSION,
@@ -71,7 +75,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
     }
     metadata = {HEADER: json.dumps(header, default=_plain)}  # one entry: safetensors writes several in random order
-    target = Path(path)
+    target = Path(path).resolve()  # what a link points to is replaced, not the link
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {os.fspath(target.parent)!r} to save the model in")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")  # with the permissions of any new file
@@ -86,6 +90,8 @@ def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
     """The estimator that `save` wrote. It predicts, to the bit, as the saved one; training data are not in the file."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no model file {os.fspath(path)!r}")
+    with open(path, "rb"):  # a file that may not be read is not a damaged one
+        pass
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
@@ -114,6 +120,9 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     scalings = [Scaling(arrays[f"shift_{name}"].numpy(), arrays[f"scale_{name}"].numpy()) for name in "Xy"]
     estimator._scaling_X, estimator._scaling_y = scalings
     d = len(scalings[0].shift)
+    for scaling, shape in zip(scalings, ((d,), ()), strict=True):
+        if scaling.shift.shape != shape or scaling.scale.shape != shape or not (scaling.scale > 0.0).all():
+            raise ValueError("the scaling of inputs or targets is not one")
     kernel, noise_variance = _kernel(header["kernel"]).for_inputs(d), float(header["noise_variance"])
     estimator._posterior = _posterior(header["estimator"], arrays, kernel, noise_variance, d)
     estimator._problem = None
@@ -121,14 +130,16 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
     estimator.elbo_, estimator.upper_bound_ = float(header["elbo"]), float(header["upper_bound"])
     estimator.certificate_ = Certificate(**header["certificate"])
+    str(estimator.certificate_)  # fails if its numbers are none
     estimator.history_ = [
         Stage(**{**stage, "kernel": _kernel(stage["kernel"]), "repairs": Repairs(**stage["repairs"])})
         for stage in header["history"]
     ]
     estimator.n_features_in_ = d
     if header["feature_names"]:
-        if len(header["feature_names"]) != d:
-            raise ValueError(f"{d} inputs have {len(header['feature_names'])} names")
+        names = header["feature_names"]
+        if not isinstance(names, list) or len(names) != d or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{d} inputs need as many names, got {names!r}")
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
     return estimator
 
@@ -143,7 +154,7 @@ def _posterior(
     for name, array in parts.items():
         if array.shape != shapes[name]:
             raise ValueError(f"{name} has shape {tuple(array.shape)} instead of {shapes[name]}")
-    if not noise_variance > 0.0:
+    if not 0.0 < noise_variance < math.inf:
         raise ValueError(f"the noise variance is {noise_variance}")
     if sparse:
         return SparsePosterior(kernel=kernel, noise_variance=noise_variance, repairs=Repairs(), **parts)

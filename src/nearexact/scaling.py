@@ -29,8 +29,9 @@ class Scaling:
         deviation = np.sqrt(np.square(shrunk - mean).mean(0))
         constant = deviation <= ROUNDINGS * np.finfo(np.float64).eps
         # A constant column keeps its own value as the shift: the mean may be off by a rounding.
+        # And it is measured in units of its own size, since it has no other.
         shift = np.where(constant, values[0], mean * unit)
-        return Scaling(shift, np.where(constant, 1.0, deviation * unit))
+        return Scaling(shift, np.where(constant, unit, deviation * unit))
 
     def apply(self, values: FloatArray) -> FloatArray:
         """Standardised values."""

@@ -62,6 +62,14 @@ class ExactPosterior:
             variance[rows] = self.kernel.diagonal(features) - solve_rows(self.L, K).square_().sum(1)
         return mean, clamp_variances(variance, self.repairs)
 
+    def mean(self, X: Any) -> Tensor:
+        """The mean [N*] alone: no solve is needed for it."""
+        inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
+        mean = inputs.new_empty(len(inputs))
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
+            mean[rows] = self.kernel.cross(self.kernel.features(inputs[rows], self.centre), self.of_X) @ self.weights
+        return mean
+
     def joint(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean [N*] and full covariance [N*, N*] of the latent function at the rows of X."""
         features = self.kernel.features(as_matrix(X, "X", self.y.device, columns=len(self.centre)), self.centre)
@@ -102,8 +110,10 @@ class ExactObjective:
         kernel = self.layout.check(kernel)
         if self._K is None:
             self._K = self.X.new_empty(len(self.X), len(self.X))
-        K = kernel.gram(self._features, out=self._K)
-        K.diagonal().add_(noise_variance)
+        K, cross = self._K, kernel.against(self._features)
+        for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
+            cross.values(self._features[rows], out=K[rows])
+        K.diagonal().copy_(kernel.diagonal(self._features)).add_(noise_variance)
         L, jitter = jittered_cholesky(K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics)
         return ExactPosterior(
             kernel=kernel,

@@ -12,17 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from nearexact.gp.chunks import chunk_rows
 from nearexact.gp.exact import ExactObjective, ExactPosterior
-from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics
+from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.optimise import Step, minimise
-from nearexact.gp.record import INTERRUPTED, TIME_LIMIT, Progress, Stage
+from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, Progress, Stage
 from nearexact.gp.starts import START_NOISE, explains_nothing, noise_only_likelihood, with_less_influence
 from nearexact.kernels.base import FloatArray, Kernel
 from nearexact.limits import memory_budget
 
 logger = logging.getLogger(__name__)
 
-SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most
+SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its factor, and a copy of that
+EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
+CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
+CONVERGED = "optimum found"
 
 
 class ExactTraining:
@@ -37,43 +41,77 @@ class ExactTraining:
         time_limit: float = math.inf,
         memory_limit: int | float | str | None = None,
         on_step: Callable[[Progress], None] | None = None,
-        on_stage: Callable[[Stage], None] | None = None,
+        on_stage: Callable[[Stage, ExactPosterior], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.objective = ExactObjective(kernel, START_NOISE, X, y, numerics=numerics)
         self.layout, self.n = self.objective.layout, len(self.objective.y)
-        needed, budget = 8 * SQUARE_ARRAYS * self.n**2, memory_budget(memory_limit, self.objective.X.device)
+        needed = exact_memory(self.layout.kernel, self.n)
+        budget = memory_budget(memory_limit, self.objective.X.device)
         if needed > budget:
             raise ValueError(
                 f"exact GP regression with {self.n} rows needs {needed / 1e9:.3g} GB, but the memory limit is"
-                f" {budget / 1e9:.3g} GB: allow more, or use SGPRegressor"
+                f" {budget / 1e9:.3g} GB: allow more, or use a sparse GP"
             )
         self.time_limit, self.clock, self.on_step, self.on_stage = time_limit, clock, on_step, on_stage
         self.history: list[Stage] = []
+        self.flops = 0.0
         self.best_theta, self.best_lml = self.objective.theta0, -math.inf
         self._model: ExactPosterior | None = None
         self._started = self._stage_started = clock()
-        self._evaluations, self._last_seconds = 0, 0.0
+        self._evaluations, self._last_seconds, self._recorded = 0, 0.0, False
 
     def run(self) -> None:
         """Maximise the log marginal likelihood."""
         noise_only = noise_only_likelihood(self.objective.y)
-        for number, theta in enumerate(
-            (self.objective.theta0, with_less_influence(self.layout, self.objective.theta0))
-        ):
-            self._stage_started, self._evaluations = self.clock(), 0
+        theta0 = self.objective.theta0
+        smooth = with_less_influence(self.layout, theta0)
+        self._begin()
+        begun = self.clock()
+        self.best_lml = self.posterior().lml  # something to return if time is up already
+        self._last_seconds = EVALUATION_FACTORISATIONS * (self.clock() - begun)
+        for number, theta in enumerate([theta0] if np.array_equal(smooth, theta0) else [theta0, smooth]):
+            if number:
+                self._begin()
+                self._model = None  # its memory is needed
+            reason, restarts = TIME_LIMIT, 0
             left = self.time_limit - (self.clock() - self._started)
-            optimum = minimise(self._evaluate, theta, time_limit=left - self._last_seconds, callback=self._after_step)
-            self._record(optimum.reason, optimum.restarts, rescues=number)
-            if optimum.reason == TIME_LIMIT or not explains_nothing(self.best_lml, noise_only, self.n):
+            if left > self._last_seconds:
+                try:
+                    optimum = minimise(
+                        self._evaluate, theta, time_limit=left, callback=self._after_step, clock=self.clock
+                    )
+                    reason, restarts = optimum.reason, optimum.restarts
+                except NumericalError as error:
+                    logger.info("exact GP: a start failed: %s", error)
+                    reason = f"{FAILED}: {error}"
+            self._record(CONVERGED if reason == "converged" else reason, restarts, rescues=number)
+            if self._ends() or reason == TIME_LIMIT or not explains_nothing(self.best_lml, noise_only, self.n):
                 break
-        self.history[-1] = replace(self.history[-1], ended=self.history[-1].stopped)
+        self._close(self.history[-1].stopped)
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`."""
-        self._record(INTERRUPTED, 0, rescues=len(self.history))
-        self.history[-1] = replace(self.history[-1], ended=INTERRUPTED)
+        if not self._recorded:
+            self._record(INTERRUPTED, 0, rescues=len(self.history))
+        if not self.history[-1].ended:
+            self._close(INTERRUPTED)
+
+    def _begin(self) -> None:
+        self._stage_started, self._evaluations, self._recorded = self.clock(), 0, False
+
+    def _close(self, reason: str) -> None:
+        self.history[-1] = replace(self.history[-1], ended=reason)
+
+    def _ends(self) -> bool:
+        """Whether `on_stage` wants no further start."""
+        try:
+            if self.on_stage is not None:
+                self.on_stage(self.history[-1], self.posterior())
+        except StopIteration:
+            return True
+        return False
 
     def posterior(self) -> ExactPosterior:
         """The best model so far."""
@@ -90,6 +128,7 @@ class ExactTraining:
         value, gradient = self.objective(theta)
         self._last_seconds = self.clock() - begun
         self._evaluations += 1
+        self.flops += 1.0 * self.n**3  # Cholesky factor and inverse
         if -value > self.best_lml:
             self.best_theta, self.best_lml, self._model = np.array(theta), -value, None
         return value, gradient
@@ -123,5 +162,10 @@ class ExactTraining:
             )
         )
         logger.info("exact GP: log marginal likelihood %.6g after %.1f s, %s", model.lml, now - self._started, stopped)
-        if self.on_stage is not None:
-            self.on_stage(self.history[-1])
+        self._recorded = True
+
+
+def exact_memory(kernel: Kernel, n: int) -> int:
+    """Bytes that an evaluation allocates besides the data."""
+    chunk = min(n, chunk_rows(n)) * n * (CHUNK_ARRAYS + kernel.temporaries)
+    return 8 * (SQUARE_ARRAYS * n * n + chunk)

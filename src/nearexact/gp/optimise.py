@@ -75,14 +75,15 @@ def minimise(
     time_limit: float | None = None,
     callback: Callable[[Step], None] | None = None,
     settings: LBFGSSettings = DEFAULT_SETTINGS,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Optimum:
     """Minimise an objective that returns its value and gradient, and may raise NumericalError or return NaN.
 
     `callback` is called after each accepted step and may raise StopIteration to end the optimisation. `time_limit` is
-    in seconds; apart from the first, no evaluation starts that would end after it, if it took as long as the last.
+    in seconds of the `clock`; apart from the first, no evaluation starts that would end after it, judged by the last.
     """
     with numpy_on_one_thread():
-        return _minimise(_Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback), settings)
+        return _minimise(_Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback, clock), settings)
 
 
 def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
@@ -119,15 +120,16 @@ class _Run:
         theta0: FloatArray,
         time_limit: float | None,
         callback: Callable[[Step], None] | None,
+        clock: Callable[[], float],
     ) -> None:
-        self.objective, self.time_limit, self.callback = objective, time_limit, callback
+        self.objective, self.time_limit, self.callback, self.clock = objective, time_limit, callback, clock
         self.best_theta, self.best_value, self.best_gradient = theta0, math.inf, np.zeros_like(theta0)
         self.evaluations = self.iterations = 0
         self.last_seconds = 0.0  # of the last evaluation
-        self.started = time.perf_counter()
+        self.started = clock()
 
     def seconds(self) -> float:
-        return time.perf_counter() - self.started
+        return self.clock() - self.started
 
     def evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
         begun = self.seconds()

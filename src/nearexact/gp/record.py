@@ -10,7 +10,8 @@ from nearexact.gp.linalg import Repairs
 from nearexact.gp.sparse import SparsePosterior
 from nearexact.kernels.base import Kernel
 
-TIME_LIMIT, INTERRUPTED, FAILED = "time limit", "interrupted", "failed"  # why a stage may be incomplete
+# Why a stage may not count as a step up in M: cut short, not computable, or nothing gained over a smaller M.
+TIME_LIMIT, INTERRUPTED, FAILED, UNBEATEN = "time limit", "interrupted", "failed", "no better than a smaller M"
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Stage:
 
     @property
     def complete(self) -> bool:
-        """Whether this M was done: neither cut short nor beyond what can be computed."""
-        return not self.stopped.startswith((TIME_LIMIT, INTERRUPTED, FAILED))
+        """Whether this M was done and led to a model of its own."""
+        return not self.stopped.startswith((TIME_LIMIT, INTERRUPTED, FAILED, UNBEATEN))
 
     @property
     def gap_per_point(self) -> float:

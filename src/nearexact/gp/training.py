@@ -23,18 +23,19 @@ from nearexact.gp.inducing import IndexArray, select, selection_memory
 from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.optimise import Step, minimise
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, Progress, Stage
-from nearexact.gp.sparse import Factorisation, SparseObjective, SparsePosterior, sweep_memory
+from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN, Progress, Stage
+from nearexact.gp.sparse import SparseObjective, SparsePosterior, sweep_memory
 from nearexact.gp.starts import START_NOISE, explains_nothing, noise_only_likelihood, with_less_influence
 from nearexact.kernels.base import FloatArray, Kernel
-from nearexact.limits import memory_budget
+from nearexact.limits import is_out_of_memory, memory_budget
 
 logger = logging.getLogger(__name__)
 
 SCHEDULE = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 LARGEST_SHARE = 0.8  # of N; beyond this M, exact GP regression costs no more
 MOST_SELECTIONS = 20  # for one M
-HELD_SQUARES = 4  # [M, M] arrays of the best model so far, kept while the next one is computed
+HELD_SQUARES = 4  # [M, M] arrays of two models, the best and the last, that are kept while another one is computed
+EVALUATION_SWEEPS = 3.0  # an evaluation with its gradient takes no more than so many sweeps without
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +45,21 @@ class Candidate:
     rows: IndexArray
     theta: FloatArray
     elbo: float  # −∞ where it could not be computed
-    model: Factorisation | None = None  # where it is at hand
+    model: _Model | None = None  # where it is at hand
 
     @property
     def computed(self) -> bool:
         """Whether there is a model at all."""
         return self.elbo > -math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """What is kept of a factorisation: two [M, M] arrays."""
+
+    posterior: SparsePosterior
+    upper_bound: float
+    jitter: float
 
 
 class _OutOfTimeError(Exception):
@@ -68,6 +78,10 @@ class _Cost:
 
     def predicted(self, m: int) -> float:
         return self.seconds * max(m / self.m, 1.0) ** 2
+
+    @property
+    def known(self) -> bool:
+        return self.seconds > 0.0
 
 
 @dataclass
@@ -94,16 +108,23 @@ def inducing_schedule(n: int, max_inducing: int) -> list[int]:
     if largest < SCHEDULE[0]:
         return [min(n, max_inducing)]
     sizes = [m for m in SCHEDULE if m <= min(largest, max_inducing)]
-    if max_inducing <= largest and max_inducing not in sizes and max_inducing < SCHEDULE[-1]:
-        sizes.append(max_inducing)
-    return sizes
+    return [*sizes, max_inducing] if max_inducing <= largest and max_inducing not in sizes else sizes
+
+
+def ends_early(n: int, max_inducing: int) -> bool:
+    """Whether without `max_inducing` M would grow further."""
+    largest = int(LARGEST_SHARE * n)
+    if largest < SCHEDULE[0]:
+        return max_inducing < n
+    return any(max_inducing < m <= largest for m in SCHEDULE) or max_inducing == SCHEDULE[-1] < largest
 
 
 class Training:
     """One training run. `run` does it; after an exception in it, Ctrl-C for example, the best model is still there.
 
     `time_limit` (seconds) and `memory_limit` bound the run; `clock` tells the seconds. `on_step` is called after each
-    step of the optimiser and `on_stage` after each M; the latter ends the training by raising StopIteration(reason).
+    step of the optimiser and `on_stage` after each M, with the model that it gave; the latter ends the training by
+    raising StopIteration(reason). `flops` counts floating point operations by formula, the sweeps over the data only.
     """
 
     def __init__(
@@ -118,14 +139,15 @@ class Training:
         memory_limit: int | float | str | None = None,
         seed: int | None = None,
         on_step: Callable[[Progress], None] | None = None,
-        on_stage: Callable[[Stage], None] | None = None,
+        on_stage: Callable[[Stage, SparsePosterior], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         if procedure not in ("robust", "paper"):
             raise ValueError(f'procedure must be "robust" or "paper", got {procedure!r}')
-        if not isinstance(max_inducing, (int, np.integer)) or isinstance(max_inducing, bool) or max_inducing < 1:
-            raise ValueError(f"max_inducing must be a whole number of at least 1, got {max_inducing!r}")
+        whole = isinstance(max_inducing, (int, np.integer)) and not isinstance(max_inducing, bool)
+        if not whole or not 1 <= max_inducing <= SCHEDULE[-1]:
+            raise ValueError(f"max_inducing must be a whole number from 1 to {SCHEDULE[-1]}, got {max_inducing!r}")
         self.X, self.y = as_training_data(X, y)
         self.numerics = numerics
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
@@ -133,9 +155,10 @@ class Training:
         self.procedure, self.time_limit = procedure, time_limit
         self.memory = memory_budget(memory_limit, self.X.device)
         self.schedule = inducing_schedule(len(self.X), max_inducing)
-        self.capped = max_inducing < min(int(LARGEST_SHARE * len(self.X)), SCHEDULE[-1])
+        self.capped = ends_early(len(self.X), max_inducing)
         self.noise_only = noise_only_likelihood(self.y, numerics)
         self.history: list[Stage] = []
+        self.flops = 0.0
         self.on_step, self.on_stage, self.clock = on_step, on_stage, clock
         self._random = np.random.default_rng(seed)
         self._started = clock()
@@ -168,18 +191,26 @@ class Training:
             try:
                 result, stopped = self._robust(m) if self.procedure == "robust" else self._climb(m, self.theta0)
             except _OutOfTimeError:
-                self._record(self._unfinished(), TIME_LIMIT)
-                ended = TIME_LIMIT
-                break
+                result, stopped = None, TIME_LIMIT
             except NumericalError as error:
                 logger.warning("M=%d could not be computed: %s", m, error)
                 result, stopped = self.best, f"{FAILED}: {error}"
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or not self.history:
+                    raise
+                ended = "memory limit"
+                break
+            # Only here, since an exception keeps the buffers of what it interrupts alive.
+            if result is None:
+                self._record(self._unfinished(), TIME_LIMIT)
+                ended = TIME_LIMIT
+                break
             if not result.computed:
                 continue
-            self._record(result, stopped)
+            model = self._record(result, stopped)
             try:
                 if self.on_stage is not None:
-                    self.on_stage(self.history[-1])
+                    self.on_stage(self.history[-1], model.posterior)
             except StopIteration as reason:
                 ended = str(reason)
                 break
@@ -192,33 +223,36 @@ class Training:
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`: what was under way counts if it is the best so far."""
+        if self.history and self.history[-1].ended:
+            return
         if not self.history or self.history[-1].scheduled != self._stage.scheduled:
             self._record(self._unfinished(), INTERRUPTED)
         self._end(INTERRUPTED)
 
     def posterior(self) -> SparsePosterior:
         """Predictions of the best model so far."""
-        return self._best_model().posterior()
+        return self._best_model().posterior
 
     def bounds(self) -> tuple[float, float]:
         """ELBO and upper bound of the best model so far."""
-        return self._best_model().elbo, self._best_model().upper_bound
+        return self.best.elbo, self._best_model().upper_bound
 
     # ---- one M -----------------------------------------------------------------------------------------------------
 
     def _robust(self, m: int) -> tuple[Candidate, str]:
         """The paper's start; where it leads nowhere, two more; and never less than what is held already."""
         held = self.best
+        theta_smooth = with_less_influence(self.layout, self.theta0)
         afresh = partial(self._climb, m, self.theta0)
         onwards = partial(self._climb, m, held.theta, start=held.rows)  # nested points: no worse from the beginning
-        smoother = partial(self._climb, m, with_less_influence(self.layout, self.theta0))
+        smoother = [] if np.array_equal(theta_smooth, self.theta0) else [partial(self._climb, m, theta_smooth)]
         if self._explains_nothing(held):
-            starts = [afresh, smoother]
+            starts = [afresh, *smoother]
         elif self._left() < self._whole_seconds(m):  # too little time to climb from the bottom
             starts = [onwards]
         else:
-            starts = [afresh, onwards, smoother]
-        best, stopped = held, "no better than a smaller M"
+            starts = [afresh, onwards, *smoother]
+        best, stopped = held, UNBEATEN
         failures: list[NumericalError] = []
         for number, climb in enumerate(starts):
             self._stage.rescues = number
@@ -226,44 +260,52 @@ class Training:
                 candidate, reason = climb()
             except NumericalError as error:
                 logger.info("M=%d: a start failed: %s", m, error)
-                failures.append(error)
+                failures.append(NumericalError(str(error)))  # without the traceback, which holds large buffers
                 continue
             if candidate.elbo >= best.elbo:
                 best, stopped = candidate, reason
             if number == 0 and best is candidate and not self._explains_nothing(best):
                 break
-        if len(failures) == len(starts):
+        if len(failures) == len(starts) and self.best is held:
             raise failures[-1]
-        return best, stopped
+        return (self.best, FAILED) if self.best.elbo > best.elbo else (best, stopped)  # a start may fail late
 
     def _climb(self, m: int, theta: FloatArray, *, start: IndexArray | None = None) -> tuple[Candidate, str]:
         """Optimise θ, select again, and so on while selection helps: the inner loop of Algorithm 1."""
         rows = self._select(theta, m, start)
         objective = self._objective(rows)
+        if not self.best.computed:
+            self._candidate(objective, rows, theta)  # something to return if time is up already
         for _ in range(MOST_SELECTIONS):
             theta = self._optimise(objective, rows, theta)
             current = self._candidate(objective, rows, theta)
             del objective  # its buffers would be in the way of the selection
-            rows = self._select(theta, m)
+            before, rows = rows, self._select(theta, m)
             self._stage.reselections += 1
+            if self.procedure == "robust" and np.array_equal(np.sort(before), np.sort(rows)):
+                return current, "selecting again changed nothing"
             objective = self._objective(rows)
             try:
                 reselected = self._candidate(objective, rows, theta)
             except NumericalError as error:
-                return current, f"selecting again failed: {error}"
+                return current, f"selecting again could not be computed: {error}"
             if not reselected.elbo >= current.elbo:
                 return current, "selecting again did not help"
+            del current
         return reselected, f"{MOST_SELECTIONS} selections"
 
     def _optimise(self, objective: SparseObjective, rows: IndexArray, theta: FloatArray) -> FloatArray:
         """The best θ that L-BFGS finds for these points."""
         m = len(rows)
+        if self._left() < self._evaluation_seconds(m) + self._sweep.predicted(m):
+            raise _OutOfTimeError
 
         def evaluate(at: FloatArray) -> tuple[float, FloatArray]:
             begun = self.clock()
             value, gradient = objective(at)
             self._evaluation.measured(m, self.clock() - begun)
             self._stage.evaluations += 1
+            self.flops += 5.0 * m**2 * len(self.X)  # solve, VVᵀ, a product and another solve
             self._offer(Candidate(rows, at.copy(), -value))
             return value, gradient
 
@@ -273,7 +315,7 @@ class Training:
                 self.on_step(Progress(m, -step.value, self.seconds(), lambda: model().posterior()))
 
         time_limit = self._left() - self._sweep.predicted(m)  # the model itself takes a sweep more
-        optimum = minimise(evaluate, theta, time_limit=time_limit, callback=after_step)
+        optimum = minimise(evaluate, theta, time_limit=time_limit, callback=after_step, clock=self.clock)
         self._stage.restarts += optimum.restarts
         logger.debug("M=%d: %s after %d evaluations, ELBO %.6g", m, optimum.reason, optimum.evaluations, -optimum.value)
         if optimum.reason == TIME_LIMIT:
@@ -283,10 +325,13 @@ class Training:
     def _candidate(self, objective: SparseObjective, rows: IndexArray, theta: FloatArray) -> Candidate:
         """The model at θ with these points."""
         begun = self.clock()
-        model = objective.factorise(*self.layout.unpack(theta))
-        candidate = Candidate(rows, theta, model.elbo if math.isfinite(model.elbo) else -math.inf, model)
+        factors = objective.factorise(*self.layout.unpack(theta))
+        elbo = factors.elbo if math.isfinite(factors.elbo) else -math.inf
+        model = _Model(factors.posterior(), factors.upper_bound, factors.jitter)
         self._sweep.measured(len(rows), self.clock() - begun)
         self._stage.evaluations += 1
+        self.flops += 2.0 * len(rows) ** 2 * len(self.X)
+        candidate = Candidate(rows, theta, elbo, model)
         self._offer(candidate)
         return candidate
 
@@ -300,6 +345,7 @@ class Training:
             kernel, self.X, m, seed=seed, start=start, between_blocks=self._check_time, numerics=self.numerics
         ).indices
         self._selection.measured(m, self.clock() - begun)
+        self.flops += 1.0 * len(rows) ** 2 * len(self.X)
         self._stage.exhausted &= len(rows) < m
         return rows
 
@@ -319,16 +365,18 @@ class Training:
     # ---- the record ------------------------------------------------------------------------------------------------
 
     def _offer(self, candidate: Candidate) -> None:
+        if not math.isfinite(candidate.elbo):
+            return
         if candidate.elbo >= self.best.elbo:
             self.best = candidate
-        if candidate.elbo >= (-math.inf if self._stage.best is None else self._stage.best.elbo):
-            self._stage.best = candidate
+        if self._stage.best is None or candidate.elbo >= self._stage.best.elbo:
+            self._stage.best = replace(candidate, model=None)  # only one model is worth its memory
 
     def _unfinished(self) -> Candidate:
         """What stands for an M that was cut short."""
         return self._stage.best if self.procedure == "paper" and self._stage.best is not None else self.best
 
-    def _best_model(self) -> Factorisation:
+    def _best_model(self) -> _Model:
         self.best = self._with_model(self.best)
         assert self.best.model is not None
         return self.best.model
@@ -338,7 +386,7 @@ class Training:
             return candidate
         return self._candidate(self._objective(candidate.rows), candidate.rows, candidate.theta)
 
-    def _record(self, candidate: Candidate, stopped: str) -> None:
+    def _record(self, candidate: Candidate, stopped: str) -> _Model:
         candidate = self._with_model(candidate)
         model, tally = candidate.model, self._stage
         assert model is not None
@@ -348,8 +396,8 @@ class Training:
             m=len(candidate.rows),
             elbo=candidate.elbo,
             upper_bound=model.upper_bound,
-            kernel=model.kernel,
-            noise_variance=model.noise_variance,
+            kernel=model.posterior.kernel,
+            noise_variance=model.posterior.noise_variance,
             seconds=self.clock() - tally.started,
             elapsed=self.seconds(),
             evaluations=tally.evaluations,
@@ -365,6 +413,7 @@ class Training:
             "M=%d: ELBO %.6g, upper bound %.6g, %.1f s, %d evaluations, %d rescues; %s",
             stage.m, stage.elbo, stage.upper_bound, stage.seconds, stage.evaluations, stage.rescues, stage.stopped,
         )  # fmt: skip
+        return model
 
     def _end(self, reason: str) -> None:
         self.history[-1] = replace(self.history[-1], ended=reason)
@@ -384,10 +433,17 @@ class Training:
 
     def _least_seconds(self, m: int) -> float:
         """What it takes, at least, to learn anything from m points."""
-        return self._selection.predicted(m) + self._sweep.predicted(m) + self._evaluation.predicted(m)
+        return self._selection.predicted(m) + self._sweep.predicted(m) + self._evaluation_seconds(m)
+
+    def _evaluation_seconds(self, m: int) -> float:
+        if self._evaluation.known:
+            return self._evaluation.predicted(m)
+        return EVALUATION_SWEEPS * self._sweep.predicted(m)
 
     def _whole_seconds(self, m: int) -> float:
         """What an M takes from the bottom, if it takes as many evaluations as the one before."""
+        if not self.history:
+            return 0.0
         before = self.history[-1]
         return self._least_seconds(m) * before.reselections + self._evaluation.predicted(m) * before.evaluations
 

@@ -1,0 +1,109 @@
+"""Training of the exact GP: starts, limits, records."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Stage
+from nearexact.gp.exact_training import exact_memory
+from nearexact.kernels import SquaredExponential
+from tests.gp.test_training import standardised
+from tests.problems import KERNELS
+from tests.tensors import Allocations
+
+
+def many_inputs() -> tuple[np.ndarray, np.ndarray]:
+    """30 inputs that all matter a little: from unit lengthscales, every row is far from every other."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 30))
+    y = X @ rng.normal(size=30) + rng.normal(size=200)
+    return X, (y - y.mean()) / y.std()
+
+
+def test_finds_an_optimum_and_leaves_the_noise_trap() -> None:
+    X, y = many_inputs()
+    training = ExactTraining(SquaredExponential(), X, y)
+    training.run()
+    assert [stage.rescues for stage in training.history] == [0, 1]
+    assert [stage.ended for stage in training.history] == ["", "optimum found"]
+    assert training.history[0].elbo < training.history[1].elbo - 50.0
+    lower, upper = training.bounds()
+    assert lower == upper == training.history[1].elbo
+    kernel, noise = training.posterior().kernel, training.posterior().noise_variance
+    objective = ExactObjective(kernel, noise, X, y)
+    assert np.abs(objective(objective.theta0)[1]).max() < 0.05
+
+
+def test_one_input_is_not_tried_twice() -> None:
+    """Divided by √1, the second start would be the first."""
+    rng = np.random.default_rng(0)
+    training = ExactTraining(SquaredExponential(), rng.normal(size=(50, 1)), rng.normal(size=50))
+    training.run()
+    assert len(training.history) == 1
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("n", [150, 600])
+def test_memory_is_what_was_announced(name: str, n: int) -> None:
+    X, y = (torch.tensor(values) for values in standardised(n))
+    with Allocations() as allocations:
+        training = ExactTraining(KERNELS[name], X, y, time_limit=1e-9 if n > 200 else math.inf)
+        training.objective(training.objective.theta0)
+        training.run()
+    assert allocations.peak_bytes <= 1.05 * exact_memory(KERNELS[name].for_inputs(3), n) + 100_000
+
+
+@pytest.mark.parametrize("limit", [0.5, 3.0, 10.0, 40.0])
+def test_time_limit_is_kept_within_one_evaluation(limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    factorise, value_and_gradient = ExactObjective.factorise, ExactObjective.value_and_gradient
+
+    def slow_factorise(objective: ExactObjective, *args: object) -> object:
+        now[0] += 1.0
+        return factorise(objective, *args)  # type: ignore[arg-type]
+
+    def slow_gradient(objective: ExactObjective, *args: object) -> object:
+        now[0] += 2.0
+        return value_and_gradient(objective, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ExactObjective, "factorise", slow_factorise)
+    monkeypatch.setattr(ExactObjective, "value_and_gradient", slow_gradient)
+    X, y = standardised(60)
+    training = ExactTraining(SquaredExponential(), X, y, time_limit=limit, clock=lambda: now[0])
+    training.run()
+    assert now[0] <= limit + 3.0 + 1.0
+    assert training.history[-1].ended == "time limit"
+    assert torch.isfinite(training.posterior().predict(X)[0]).all()
+
+
+def test_a_second_start_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = many_inputs()
+    evaluate, broken = ExactObjective.__call__, [False]
+
+    def failing(objective: ExactObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if broken[0]:
+            raise NumericalError("no luck")
+        return evaluate(objective, theta)
+
+    def break_it(stage: Stage, posterior: ExactPosterior) -> None:
+        broken[0] = True
+
+    monkeypatch.setattr(ExactObjective, "__call__", failing)
+    training = ExactTraining(SquaredExponential(), X, y, on_stage=break_it)
+    training.run()
+    assert training.history[1].stopped.startswith("failed: ")
+    assert training.bounds()[0] == training.history[0].elbo
+
+
+def test_a_stage_may_end_the_training() -> None:
+    def stop(stage: Stage, posterior: ExactPosterior) -> None:
+        raise StopIteration
+
+    X, y = many_inputs()
+    training = ExactTraining(SquaredExponential(), X, y, on_stage=stop)
+    training.run()
+    assert len(training.history) == 1
