@@ -18,8 +18,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from data import NAMES, Split, split
 
+from nearexact.bench.datasets import PAPER, Split, load_split
 from nearexact.gp import SparsePosterior, Stage, Training
 from nearexact.gp.starts import explains_nothing
 from nearexact.kernels import SquaredExponential
@@ -36,8 +36,8 @@ def train(
     """A training run; the model of each M is added to `posteriors`."""
     training = Training(
         SquaredExponential(),
-        data.X,
-        data.y,
+        data.X_train,
+        data.y_train,
         procedure=procedure,
         max_inducing=max_inducing,
         seed=seed,
@@ -65,7 +65,7 @@ def compare_with_published(path: Path, seeds: int) -> list[dict[str, object]]:
     for name in COMPARED:
         elbos, errors, points = [], [], []
         for seed in range(seeds):
-            data = split(name, seed)
+            data = load_split(name, seed)
             posteriors: list[SparsePosterior] = []
             _, history = train(data, seed, "paper", COMPARED_M, posteriors)
             assert history[-1].scheduled == COMPARED_M
@@ -74,7 +74,7 @@ def compare_with_published(path: Path, seeds: int) -> list[dict[str, object]]:
             errors.append(rmse(posteriors[-1], data))
             print(f"{name} seed {seed}: -ELBO {-elbos[-1]:.0f}, RMSE {errors[-1]:.3f}, M {points[-1]}", flush=True)
         theirs = published["negative_lml", name, str(COMPARED_M)]
-        worth = 0.5 * len(data.y) * (math.log(2.0 * math.pi) + 1.0) - theirs  # distance to the mean predictor's
+        worth = 0.5 * len(data.y_train) * (math.log(2.0 * math.pi) + 1.0) - theirs  # distance to the mean predictor's
         off = (-float(np.mean(elbos)) - theirs) / worth
         their_rmse = published["rmse", name, str(COMPARED_M)]
         table.append(
@@ -96,8 +96,8 @@ def check_robust(names: Sequence[str], seeds: int) -> list[dict[str, object]]:
     table: list[dict[str, object]] = []
     for name in names:
         for seed in range(seeds):
-            data = split(name, seed)
-            training, history = train(data, seed, "robust", 100 if len(data.y) > LARGE else 200, [])
+            data = load_split(name, seed)
+            training, history = train(data, seed, "robust", 100 if len(data.y_train) > LARGE else 200, [])
             late = [stage for stage in history if stage.scheduled >= 50]
             row: dict[str, object] = {
                 "dataset": name,
@@ -106,7 +106,7 @@ def check_robust(names: Sequence[str], seeds: int) -> list[dict[str, object]]:
                 "negative_elbo": [-stage.elbo for stage in history],
                 "rescues": [stage.rescues for stage in history],
                 "falls": sum(b.elbo < a.elbo for a, b in pairwise(history)),
-                "trapped": sum(explains_nothing(stage.elbo, training.noise_only, len(data.y)) for stage in late),
+                "trapped": sum(explains_nothing(stage.elbo, training.noise_only, len(data.y_train)) for stage in late),
                 "seconds": history[-1].elapsed,
             }
             table.append(row)
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("part", choices=["published", "robust"])
     parser.add_argument("--published", type=Path, help="the paper's tables as CSV: metric, dataset, method, m, value")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--datasets", nargs="+", choices=NAMES, default=NAMES, help="for robust; all by default")
+    parser.add_argument("--datasets", nargs="+", choices=PAPER, default=PAPER, help="for robust; all by default")
     arguments = parser.parse_args()
     if arguments.part == "published":
         if arguments.published is None:

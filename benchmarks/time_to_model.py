@@ -16,12 +16,13 @@ from pathlib import Path
 import gpytorch
 import numpy as np
 import torch
-from data import FloatArray, Split, split
 from peers import gpytorch_sgpr
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from nearexact import SGPRegressor
+from nearexact.bench.datasets import Split, load_split
+from nearexact.kernels.base import FloatArray
 
 RESULTS = Path(__file__).parent / "results" / "time_to_model.json"
 Predictions = tuple[FloatArray, FloatArray]  # mean and standard deviation of new observations
@@ -31,21 +32,21 @@ def nearexact(data: Split, time_limit: str) -> tuple[Predictions, str]:
     model = SGPRegressor(time_limit=time_limit, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(data.X, data.y)
+        model.fit(data.X_train, data.y_train)
     mean, std = model.predict(data.X_test, return_std=True)
     return (mean, std), f"M={len(model.inducing_points_)}, {model.certificate_.verdict}"
 
 
 def scikit_learn(data: Split, rows: int) -> tuple[Predictions, str]:
-    kernel = ConstantKernel() * RBF(np.ones(data.X.shape[1])) + WhiteKernel(0.01)
-    model = GaussianProcessRegressor(kernel).fit(data.X[:rows], data.y[:rows])
+    kernel = ConstantKernel() * RBF(np.ones(data.X_train.shape[1])) + WhiteKernel(0.01)
+    model = GaussianProcessRegressor(kernel).fit(data.X_train[:rows], data.y_train[:rows])
     mean, std = model.predict(data.X_test, return_std=True)
     return (mean, std), "exact"
 
 
 def gpytorch_adam(data: Split, m: int, steps: int) -> tuple[Predictions, str]:
     torch.manual_seed(0)
-    X, y = torch.tensor(data.X), torch.tensor(data.y)
+    X, y = torch.tensor(data.X_train), torch.tensor(data.y_train)
     model = gpytorch_sgpr(X, y, X[torch.randperm(len(X))[:m]])
     model.train()
     objective = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
@@ -72,16 +73,16 @@ def measure(fit: Callable[[], tuple[Predictions, str]], data: Split) -> dict[str
 
 
 def main() -> None:
-    kin8nm, elevators = split("kin8nm", 0), split("elevators", 0)
+    kin8nm, elevators = load_split("kin8nm", 0), load_split("elevators", 0)
     contests: dict[str, tuple[Split, dict[str, Callable[[], tuple[Predictions, str]]]]] = {
-        f"kin8nm ({len(kin8nm.y)} rows)": (
+        f"kin8nm ({len(kin8nm.y_train)} rows)": (
             kin8nm,
             {
                 'nearexact, time_limit="1m"': lambda: nearexact(kin8nm, "1m"),
                 "scikit-learn, first 4000 rows": lambda: scikit_learn(kin8nm, 4000),
             },
         ),
-        f"elevators ({len(elevators.y)} rows)": (
+        f"elevators ({len(elevators.y_train)} rows)": (
             elevators,
             {
                 'nearexact, time_limit="2m"': lambda: nearexact(elevators, "2m"),

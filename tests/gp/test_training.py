@@ -125,7 +125,7 @@ def test_robust_leaves_the_noise_trap_that_the_paper_records() -> None:
     assert robust[0].rescues == 1  # nothing to go on from yet: only the smoother start
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_robust_bounds_never_fall(seed: int) -> None:
     for X, y in (many_inputs(seed), standardised(200, seed, d=8)):
         training = Training(SquaredExponential(), X, y, seed=seed, max_inducing=100)
@@ -288,13 +288,13 @@ def test_memory_limit_holds_where_models_are_kept_and_starts_repeated(procedure:
     """M is not small against N here, and every M needs its rescues: models of size M² are what counts."""
     X, y = many_inputs()
     inputs, targets = torch.tensor(X), torch.tensor(y)
-    limit = Training(SquaredExponential(), inputs, targets)._memory_of(200)
+    limit = Training(SquaredExponential(), inputs, targets)._memory_of(100)
     with Allocations() as allocations:
         training = Training(
-            SquaredExponential(), inputs, targets, seed=0, memory_limit=limit, procedure=procedure, max_inducing=200
+            SquaredExponential(), inputs, targets, seed=0, memory_limit=limit, procedure=procedure, max_inducing=100
         )
         training.run()
-    assert training.history[-1].m == 200
+    assert training.history[-1].m == 100
     assert allocations.peak_bytes <= limit
 
 

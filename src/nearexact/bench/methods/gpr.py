@@ -1,0 +1,45 @@
+"""Exact GP regression: what the approximations are measured against, where it can be had."""
+
+from __future__ import annotations
+
+import torch
+
+from nearexact.bench.methods.sgpr import predictor
+from nearexact.bench.protocol import Report, Task
+from nearexact.gp import ExactPosterior, ExactTraining, Progress, Stage
+from nearexact.kernels import SquaredExponential
+
+
+class GPR:
+    """The training procedure of `GPRegressor`. A data set that does not fit into memory is refused at once."""
+
+    name = "gpr"
+
+    def run(self, task: Task, report: Report) -> None:
+        def after_step(progress: Progress) -> None:
+            lml = progress.elbo
+            report(predictor(progress.posterior), elbo=lml, upper_bound=lml, flops=training.flops)
+
+        def after_stage(stage: Stage, posterior: ExactPosterior) -> None:
+            report(
+                predictor(lambda: posterior),
+                elbo=stage.elbo,
+                upper_bound=stage.upper_bound,
+                milestone=True,
+                flops=training.flops,
+                evaluations=stage.evaluations,
+                restarts=stage.restarts,
+                rescues=stage.rescues,
+                noise_variance=stage.noise_variance,
+                stopped=stage.stopped,
+            )
+
+        training = ExactTraining(
+            SquaredExponential(),
+            torch.tensor(task.X_train, device=task.device),
+            torch.tensor(task.y_train, device=task.device),
+            memory_limit=task.memory_limit,
+            on_step=after_step,
+            on_stage=after_stage,
+        )
+        training.run()

@@ -1,0 +1,85 @@
+"""The `report` that a method gets: stops the clock, evaluates when due, writes the trace, watches the budget."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from nearexact.bench import metrics
+from nearexact.bench.clock import TrainingClock
+from nearexact.bench.protocol import BudgetExhausted, Predict
+from nearexact.bench.store import RunFolder
+from nearexact.kernels.base import FloatArray
+
+FIRST_EVALUATION = 0.1  # training seconds
+NEXT_EVALUATION = 1.15  # times the training seconds of the last one: about 16 per decade
+
+
+class Recorder:
+    """Implements the Report protocol for one run."""
+
+    def __init__(
+        self, folder: RunFolder, X_test: FloatArray, y_test: FloatArray, budget_seconds: float, clock: TrainingClock
+    ) -> None:
+        self.folder, self.X_test, self.y_test = folder, X_test, y_test
+        self.budget_seconds, self.clock = budget_seconds, clock
+        self.points = 0
+        self.spent = False
+        self._due = FIRST_EVALUATION
+
+    def __call__(
+        self,
+        predict: Predict,
+        *,
+        elbo: float | None = None,
+        upper_bound: float | None = None,
+        m: int | None = None,
+        milestone: bool = False,
+        **info: Any,
+    ) -> None:
+        """See `protocol.Report`."""
+        with self.clock.paused() as elapsed:
+            if self.spent:  # a method that went on regardless records nothing more
+                raise BudgetExhausted
+            self.spent = elapsed >= self.budget_seconds
+            if milestone or self.spent or elapsed >= self._due:
+                bounds = {"m": m, "elbo": elbo, "upper_bound": upper_bound, "flops": info.pop("flops", None)}
+                self._record(predict, {"elapsed": elapsed, **bounds, "milestone": bool(milestone)}, info)
+                while self._due <= elapsed:
+                    self._due *= NEXT_EVALUATION
+            if self.spent:
+                raise BudgetExhausted
+
+    def _record(self, predict: Predict, point: dict[str, Any], info: dict[str, Any]) -> None:
+        predict(self.X_test[:1])  # whatever a method puts off until the first prediction is not prediction
+        begun = time.perf_counter()
+        mean, variance = predict(self.X_test)
+        point["predict_seconds"] = time.perf_counter() - begun
+        mean, variance = _vector(mean, "mean", len(self.y_test)), _vector(variance, "variance", len(self.y_test))
+        with np.errstate(all="ignore"):  # predictions that explode are a result
+            point["rmse"] = metrics.rmse(self.y_test, mean)
+            point["nlpd"] = metrics.nlpd(self.y_test, mean, variance)
+        point["peak_memory_mb"] = peak_memory_mb()
+        if point["milestone"]:
+            self.folder.save_predictions(self.points, mean, variance)
+        self.folder.append({**point, "info": info})
+        self.points += 1
+
+
+def _vector(values: Any, name: str, n: int) -> FloatArray:
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (n,):
+        raise ValueError(f"predict must return a {name} of shape ({n},), got {array.shape}")
+    return array
+
+
+def peak_memory_mb() -> float:
+    """The most memory that this process has had resident so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

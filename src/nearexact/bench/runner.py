@@ -1,0 +1,149 @@
+"""One run in a process of its own: `python -m nearexact.bench.runner <folder>`, the folder prepared with a spec.
+
+The process holds the folder's lock while it lives, and ends when its standard input is closed: a parent that dies,
+however it dies, leaves no writer behind.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from filelock import Timeout
+
+from nearexact.bench import datasets, store
+from nearexact.bench.clock import TrainingClock
+from nearexact.bench.methods import create
+from nearexact.bench.protocol import BudgetExhausted, Task
+from nearexact.bench.recorder import Recorder, peak_memory_mb
+from nearexact.bench.store import RunFolder, RunSpec
+from nearexact.limits import is_out_of_memory
+
+LOCKED = 3  # exit status where another process holds the folder
+PACKAGES = ("nearexact", "torch", "numpy", "scipy", "scikit-learn", "gpytorch", "pandas")
+
+
+def main() -> int:
+    """Run what the folder's run.json asks for; 0 if the run has ended as one of `store.ENDED`."""
+    folder = RunFolder(Path(sys.argv[1]))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    lock = folder.lock()
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return LOCKED
+    spec = RunSpec(**folder.read()["spec"])
+    folder.update(status=store.RUNNING, started=time.time(), **surroundings(spec))
+    try:
+        status, reason, details = _run(spec, folder)
+    except KeyboardInterrupt:
+        folder.update(status=store.INTERRUPTED, reason="Ctrl-C")
+        return 130
+    folder.update(status=status, reason=reason, finished=time.time(), peak_memory_mb=peak_memory_mb(), **details)
+    return 0
+
+
+def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
+    """Status, reason and what else is worth knowing."""
+    torch.set_num_threads(spec.threads)
+    clock: TrainingClock | None = None
+    try:
+        data = datasets.load_split(spec.dataset, spec.seed)
+        method = create(spec.method, spec.options)
+        torch.manual_seed(spec.seed)
+        task = Task(
+            dataset=spec.dataset,
+            X_train=data.X_train,
+            y_train=data.y_train,
+            n_test=len(data.y_test),
+            seed=spec.seed,
+            budget_seconds=spec.budget_seconds,
+            memory_limit=_left_of(spec.memory_limit),
+            device=spec.device,
+            threads=spec.threads,
+        )
+        synchronise = torch.cuda.synchronize if spec.device.startswith("cuda") else lambda: None
+        clock = TrainingClock(synchronise=synchronise)
+        recorder = Recorder(folder, data.X_test, data.y_test, spec.budget_seconds, clock)
+        with suppress(BudgetExhausted):
+            method.run(task, recorder)
+        details: dict[str, Any] = {"training_seconds": clock.elapsed(), "points": recorder.points}
+        if recorder.spent:
+            return store.BUDGET, "the training time was spent", details
+        if not recorder.points:
+            return store.ERROR, "the method returned without reporting anything", details
+        return store.FINISHED, "the method was done", details
+    except Exception as error:  # whatever a method does, it is a result
+        details = {"traceback": traceback.format_exc()}
+        if clock is not None:
+            details["training_seconds"] = clock.elapsed()
+        status = store.OUT_OF_MEMORY if is_out_of_memory(error) else store.ERROR
+        return status, f"{type(error).__name__}: {error}", details
+
+
+def _left_of(limit: int | None) -> int | None:
+    """What a limit on the whole process leaves to the method, with some room for what it does not count."""
+    if limit is None:
+        return None
+    return max(int(0.9 * (limit - psutil.Process().memory_info().rss)), 1)
+
+
+def _end_with_parent() -> None:
+    while sys.stdin.buffer.read(1):  # nothing is ever sent: this waits for the end of the parent
+        pass
+    os._exit(1)
+
+
+def surroundings(spec: RunSpec) -> dict[str, Any]:
+    """Where a run takes place: versions, hardware, threads, and the commit if the package is a checkout."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "hardware": {
+            "machine": platform.machine(),
+            "system": f"{platform.system()} {platform.release()}",
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "memory_mb": psutil.virtual_memory().total / 1e6,
+            "gpu": torch.cuda.get_device_name(spec.device) if spec.device.startswith("cuda") else None,
+        },
+        "threads": spec.threads,
+        "git_commit": _git_commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _git_commit() -> str | None:
+    try:
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Run folders: one run is one folder, and its path is its key.
+
+results/<data set>/<method>/seed-<n>/
+    run.json         what was asked for, what came of it, where and with which versions
+    trace.jsonl      one line for each evaluation, appended and flushed as they come
+    predictions/     test predictions at the milestones
+    lock             held by the process that writes
+    aside-<k>/       what an interrupted run had written before it was started again
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from nearexact.kernels.base import FloatArray
+
+RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
+
+# What a run can end as. A run that is neither, and that nobody holds the lock of, was interrupted.
+FINISHED, BUDGET, KILLED, OUT_OF_MEMORY, ERROR = "finished", "budget", "killed", "out-of-memory", "error"
+ENDED = (FINISHED, BUDGET, KILLED, OUT_OF_MEMORY, ERROR)
+FAILED = (KILLED, OUT_OF_MEMORY, ERROR)
+WAITING, RUNNING, INTERRUPTED = "waiting", "running", "interrupted"
+
+COLUMNS = (
+    "dataset", "method", "seed", "elapsed", "predict_seconds", "m", "elbo", "upper_bound", "rmse", "nlpd",
+    "peak_memory_mb", "flops", "milestone", "status",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What a run is asked to do."""
+
+    dataset: str
+    method: str
+    seed: int
+    budget_seconds: float
+    hard_limit_seconds: float  # of wall-clock time, evaluation included
+    memory_limit: int | None = None  # bytes
+    device: str = "cpu"
+    threads: int = 1
+    options: dict[str, Any] = field(default_factory=dict)  # of the method
+
+    def folder(self, results: Path) -> Path:
+        """Where the run lives."""
+        return results / _as_name(self.dataset) / _as_name(self.method) / f"seed-{self.seed}"
+
+
+def _as_name(text: str) -> str:
+    """Text that is a path as a name without slashes; a different path, a different name."""
+    if re.fullmatch(r"[\w.+-]+", text):
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(text).name)}-{digest}"
+
+
+class RunFolder:
+    """Reads and writes one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, Any]:
+        """What run.json says; empty if there is none, or if it is not ours."""
+        try:
+            content = json.loads((self.path / RUN).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def update(self, **changes: Any) -> None:
+        """Change entries of run.json, all of them or, whatever happens, none."""
+        write_whole(self.path / RUN, json.dumps({**self.read(), **changes}, indent=1, default=str) + "\n")
+
+    def status(self) -> str:
+        """What the run ended as, or `waiting`, `running` or `interrupted`."""
+        status = self.read().get("status")
+        if status in ENDED:
+            return str(status)
+        if status is None:
+            return WAITING
+        return RUNNING if self.is_locked() else INTERRUPTED
+
+    def prepare(self, spec: RunSpec) -> None:
+        """Make the folder ready for a run from the beginning; what an interrupted one has left is put aside."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        left = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
+        if left:
+            aside = next(p for k in range(1, 10**6) if not (p := self.path / f"aside-{k}").exists())
+            aside.mkdir()
+            for part in left:
+                part.rename(aside / part.name)
+        write_whole(self.path / RUN, json.dumps({"spec": asdict(spec), "status": INTERRUPTED}, indent=1) + "\n")
+
+    def lock(self) -> FileLock:
+        """Held by the process that writes; it is released when that process ends, however it ends."""
+        return FileLock(self.path / LOCK)
+
+    def is_locked(self) -> bool:
+        """Whether a process is writing."""
+        lock = self.lock()
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            return True
+        except OSError:
+            return False
+        lock.release()
+        return False
+
+    def append(self, point: dict[str, Any]) -> None:
+        """Add a line to the trace, and make sure that it is on its way to the disk."""
+        with (self.path / TRACE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(point, default=_plain) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def save_predictions(self, number: int, mean: FloatArray, variance: FloatArray) -> None:
+        """Keep the test predictions of the trace's line with this number."""
+        folder = self.path / PREDICTIONS
+        folder.mkdir(exist_ok=True)
+        np.savez(folder / f"{number}.npz", mean=mean, variance=variance)
+
+    def points(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """The lines of the trace, and what is wrong with those that are left out."""
+        try:
+            lines = (self.path / TRACE).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return [], []
+        points, problems = [], []
+        for number, line in enumerate(lines, start=1):
+            try:
+                point = json.loads(line)
+                if not isinstance(point, dict) or "elapsed" not in point:
+                    raise ValueError("not a point")
+                points.append(point)
+            except ValueError:
+                problems.append(f"{self.path / TRACE}: line {number} of {len(lines)} is not complete and is left out")
+        return points, problems
+
+
+def runs(results: str | os.PathLike[str]) -> Iterator[RunFolder]:
+    """All runs below a folder."""
+    return (RunFolder(path.parent) for path in sorted(Path(results).rglob(RUN)))
+
+
+def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """All results below a folder as one table: a row for each recorded point, one for a failed run without any.
+
+    What cannot be read is left out, with a warning that names it.
+    """
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+    if not Path(folder).is_dir():
+        raise ValueError(f"there is no folder {os.fspath(folder)!r} with results")
+    for run in runs(folder):
+        spec = run.read().get("spec")
+        if not isinstance(spec, dict) or not {"dataset", "method", "seed"} <= spec.keys():
+            problems.append(f"{run.path / RUN} is not the record of a run and is left out")
+            continue
+        key = {name: spec[name] for name in ("dataset", "method", "seed")} | {"status": run.status()}
+        points, torn = run.points()
+        problems += torn
+        rows += [{**point.pop("info", {}), **point, **key} for point in points]
+        if not points:
+            rows.append(key)
+    if problems:
+        warnings.warn("\n".join(problems), stacklevel=2)
+    frame = pd.DataFrame(rows)
+    frame = frame.reindex(columns=[*COLUMNS, *(name for name in frame.columns if name not in COLUMNS)])
+    frame["milestone"] = frame["milestone"].eq(True)
+    numbers = [name for name in COLUMNS if name not in ("dataset", "method", "seed", "milestone", "status")]
+    frame[numbers] = frame[numbers].astype(float)
+    return frame
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is either the old one or the new one, whatever happens."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as JSON has them; anything else as text."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else str(value)

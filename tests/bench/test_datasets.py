@@ -1,0 +1,151 @@
+"""Data sets: what is in the registry, where files come from, how they are split."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearexact.bench import datasets
+from nearexact.bench.datasets import PAPER, REGISTRY, RemoteFile, find, load_split, split
+
+needs_data = pytest.mark.skipif("NEAREXACT_DATA" not in os.environ, reason="needs the data sets: set NEAREXACT_DATA")
+
+# Training rows and inputs, from the tables of Ober et al.
+PUBLISHED = {
+    "bike": (14772, 17), "elevators": (14109, 18), "keggdirected": (41502, 20), "keggundirected": (54066, 27),
+    "kin40k": (34000, 8), "kin8nm": (6963, 8), "naval": (10143, 14), "pol": (12750, 26), "power": (8132, 4),
+    "protein": (38870, 9), "skillcraft": (2837, 19), "tamielectric": (38913, 3),
+}  # fmt: skip
+
+
+def test_the_paper_has_twelve() -> None:
+    assert set(PAPER) == set(PUBLISHED)
+
+
+@needs_data
+@pytest.mark.parametrize("name", REGISTRY)
+def test_sizes_are_the_published_ones_and_scaling_is_by_the_training_part(name: str) -> None:
+    data = load_split(name, seed=0)
+    n, d = data.X_train.shape
+    if name in PUBLISHED:
+        assert (n, d) == PUBLISHED[name]
+    assert len(data.y_train) + len(data.y_test) == REGISTRY[name].rows
+    np.testing.assert_allclose(data.y_train.mean(), 0.0, atol=1e-9)
+    spread = data.X_train.std(0)
+    np.testing.assert_allclose(spread[spread > 1e-6], 1.0, rtol=1e-6)
+    # The mean predictor's negative log likelihood on standardised targets.
+    variance = data.y_train.var()
+    negative = 0.5 * n * math.log(2 * math.pi * variance) + 0.5 * float(data.y_train @ data.y_train) / variance
+    assert negative == pytest.approx(0.5 * n * (math.log(2 * math.pi) + 1.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["step", "heteroscedastic", "conformance", "diabetes"])
+def test_some_need_no_files_and_are_always_the_same(name: str) -> None:
+    (X, y), (again, _) = REGISTRY[name].load(), REGISTRY[name].load()
+    np.testing.assert_array_equal(X, again)
+    assert X.shape == (REGISTRY[name].rows, REGISTRY[name].inputs)
+    assert np.isfinite(y).all()
+
+
+def test_the_step_is_a_step() -> None:
+    X, y = REGISTRY["step"].load()
+    assert np.abs(X).max() <= 2.0
+    residual = y - (X[:, 0] > 0.0)
+    assert 0.04 < residual.std() < 0.06
+
+
+def test_splits_differ_by_seed_and_do_not_leak() -> None:
+    X, y = np.arange(200.0).reshape(100, 2), np.arange(100.0)
+    first, again, other = split(X, y, 0), split(X, y, 0), split(X, y, 1)
+    np.testing.assert_array_equal(first.X_train, again.X_train)
+    assert (first.X_train != other.X_train).any()
+    assert (len(first.y_train), len(first.y_test)) == (85, 15)
+    changed = y.copy()
+    order = np.random.default_rng(0).permutation(100)
+    changed[order[85:]] = 1e9  # test rows
+    np.testing.assert_array_equal(split(X, changed, 0).y_train, first.y_train)
+
+
+def test_files_are_taken_from_the_folder_and_their_content_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEAREXACT_DATA", str(tmp_path))
+    (tmp_path / "some.txt").write_text("1 2\n")
+    good = RemoteFile("some.txt", "https://example.invalid/some.txt", hashlib.sha256(b"1 2\n").hexdigest())
+    assert datasets.fetch(good) == tmp_path / "some.txt"
+    bad = RemoteFile("some.txt", "https://example.invalid/some.txt", "0" * 64)
+    with pytest.raises(ValueError, match=r"some\.txt is not the file it should be: sha256 0000"):
+        datasets.fetch(bad)
+
+
+def test_without_file_and_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEAREXACT_DATA", raising=False)
+    monkeypatch.setenv("NEAREXACT_CACHE", str(tmp_path))
+    file = RemoteFile("some.txt", "http://127.0.0.1:9/some.txt", "0" * 64)  # nobody listens there
+    with pytest.raises(OSError, match=r"some\.txt is not on this machine .* from http://127.* set NEAREXACT_DATA"):
+        datasets.fetch(file)
+
+
+def test_downloads_are_checked_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import http.server
+    import threading
+
+    content = b"3 4\n"
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.delenv("NEAREXACT_DATA", raising=False)
+    monkeypatch.setenv("NEAREXACT_CACHE", str(tmp_path))
+    url = f"http://127.0.0.1:{server.server_port}/some.txt"
+    file = RemoteFile("some.txt", url, hashlib.sha256(content).hexdigest())
+    try:
+        assert datasets.fetch(file, progress=True).read_bytes() == content
+        with pytest.raises(OSError, match="could not be downloaded"):
+            datasets.fetch(RemoteFile("other.txt", url, "0" * 64))
+    finally:
+        server.shutdown()
+    assert datasets.fetch(file).read_bytes() == content  # now from the cache
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_of_ones_own(tmp_path: Path, suffix: str) -> None:
+    frame = pd.DataFrame({"a": [1, 2, 3, 4], "price": [1.5, 2.5, 3.5, 4.5], "b": [True, False, True, True]})
+    path = tmp_path / f"table{suffix}"
+    frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
+    X, y = find(f"{path}:price").load()
+    np.testing.assert_array_equal(X, [[1, 1], [2, 0], [3, 1], [4, 1]])
+    np.testing.assert_array_equal(y, [1.5, 2.5, 3.5, 4.5])
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        ("a,b\n1,2\n", "table.csv:c", "has no column 'c'; its columns are a, b"),
+        ("a,b\n1,x\n", "table.csv:a", "column 'b' of .* must hold numbers"),
+        ("a,b\n1,\n2,3\n", "table.csv:a", "column 'b' of .* has missing or infinite values"),
+        ("a\n1\n2\n", "table.csv:a", "must have a column besides the target"),
+        ("", "table.csv:a", "is not a table that can be read"),
+        ("a,b\n1,2\n", "missing.csv:a", "there is no file"),
+        ("a,b\n1,2\n", "iris", "there is no data set 'iris'; there are bike, elevators"),
+    ],
+)
+def test_wrong_names_and_files_are_explained(content: str, name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        find(str(tmp_path / name) if ":" in name else name)

@@ -1,0 +1,95 @@
+"""The command line, through the real command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from nearexact.bench.sweep import Experiment, _write_plan, run_sweep
+from nearexact.cli import main
+
+RUN_MEAN = ["bench", "run", "--methods", "mean", "--datasets", "step", "--out", "results"]
+
+
+def nearexact(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nearexact.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_an_experiment_from_run_to_export(tmp_path: Path) -> None:
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(
+        'methods = ["mean", "linear", "sgpr"]\ndatasets = ["step"]\nseeds = 1\nbudget = "20s"\nthreads = 1\n'
+        f'out = "{tmp_path / "results"}"\n[options.sgpr]\nprocedure = "paper"\n'
+    )
+    result = nearexact("bench", "run", str(experiment))
+    assert result.returncode == 0, result.stderr
+    assert "3 of 3 runs done: 3 finished" in result.stdout
+    again = nearexact("bench", "run", str(experiment))
+    assert "3 of 3 runs done: 3 finished" in again.stdout
+    status = nearexact("bench", "status", str(tmp_path / "results"))
+    assert "all 3 runs are done" in status.stdout
+    for suffix in ("csv", "parquet"):
+        output = tmp_path / f"table.{suffix}"
+        assert nearexact("bench", "export", str(tmp_path / "results"), "-o", str(output)).returncode == 0
+        frame = pd.read_csv(output) if suffix == "csv" else pd.read_parquet(output)
+        assert sorted(frame["method"].unique()) == ["linear", "mean", "sgpr"]
+
+
+def test_status_says_what_failed_and_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = f"{Path(__file__).parent / 'bench' / 'plugins.py'}:Broken"
+    fields = {"methods": [broken], "datasets": ["step"], "out": tmp_path, "budget_seconds": 120.0, "threads": 1}
+    run_sweep(Experiment(**fields))
+    _write_plan(tmp_path, Experiment(**{**fields, "methods": ["mean"], "seeds": (0, 1)}).specs())
+    assert main(["bench", "status", str(tmp_path)]) == 0
+    status = " ".join(capsys.readouterr().out.split())
+    assert "ZeroDivisionError: what a pity" in status
+    assert "2 of 3 runs left, about 4 min" in status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "run", "--methods", "mean"], "an experiment needs --datasets, --out, or a file that has them"),
+        (["bench", "run", "missing.toml"], "missing.toml is not an experiment that can be read"),
+        (
+            ["bench", "run", "--methods", "mean", "--datasets", "step", "--out", "x", "--budget", "soon"],
+            "time limit must be",
+        ),
+        (
+            ["bench", "run", "--methods", "mean", "--datasets", "step", "--out", "x", "--memory-limit", "-1"],
+            "memory size",
+        ),
+        (["bench", "status", "nowhere"], "there is no folder 'nowhere' with results"),
+        (["bench", "export", "nowhere", "-o", "x.csv"], "there is no folder 'nowhere' with results"),
+        (["datasets", "info", "iris"], "there is no data set 'iris'"),
+        (["datasets", "fetch", "iris"], "there is no data set 'iris'"),
+        (["bench", "check", "nosuch"], "there is no method 'nosuch'"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("nearexact: ")
+    assert error.count("\n") == 1
+
+
+def test_listings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["datasets", "list"]) == 0
+    assert "keggundirected" in capsys.readouterr().out
+    assert main(["datasets", "info", "kin8nm"]) == 0
+    assert "8192 rows, 8 inputs; 6963 rows to train, 1229 to test" in capsys.readouterr().out
+    assert main(["bench", "methods"]) == 0
+    assert capsys.readouterr().out.split() == ["sgpr", "sgpr-paper", "gpr", "linear", "mean"]
