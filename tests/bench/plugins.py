@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -116,6 +117,23 @@ class Slow:
 
     def run(self, task: Any, report: Any) -> None:
         time.sleep(4.0)
+        report(constant(), milestone=True)
+
+
+class Exits:
+    name = "exits"
+
+    def run(self, task: Any, report: Any) -> None:
+        raise SystemExit(75)
+
+
+class LeavesThread:
+    """Goes without its thread."""
+
+    name = "leavesthread"
+
+    def run(self, task: Any, report: Any) -> None:
+        threading.Thread(target=time.sleep, args=(600.0,)).start()
         report(constant(), milestone=True)
 
 

@@ -45,6 +45,7 @@ def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
     content = folder.read()
     assert content["status"] == store.FINISHED
     assert content["spec"]["options"] == {"steps": 7}
+    assert content["settings"] == {"seconds": 0.01, "steps": 7}
     assert content["versions"]["torch"]
     assert content["hardware"]["cores"] >= 1
     assert content["hardware"]["processor"]
@@ -138,8 +139,40 @@ def test_a_run_that_is_being_written_elsewhere_is_left_alone(tmp_path: Path) -> 
     folder.prepare(one.specs()[0])
     with folder.lock():
         _, events = run(one)
-    assert [event.status for event in events] == ["elsewhere"]
+    assert events[-1].status == "elsewhere"
     assert folder.points() == ([], [])
+
+
+def test_two_sweeps_at_once_do_every_run_once(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "nearexact.cli",
+        "bench",
+        "run",
+        "--methods",
+        "mean,linear,mean",
+        "--datasets",
+        "step",
+    ]
+    command += ["--budget", "5s", "--threads", "1", "--quiet", "--out", str(tmp_path)]
+    for sweep in [subprocess.Popen(command) for _ in range(2)]:
+        assert sweep.wait(timeout=120) == 0
+    assert [(len(folder.points()[0]), folder.status()) for folder in store.runs(tmp_path)] == [(1, store.FINISHED)] * 2
+    assert not list(tmp_path.rglob("aside-*"))
+
+
+def test_a_method_that_exits_or_leaves_a_thread_has_a_status_of_its_own(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Exits")))
+    assert folder.read()["status"] == store.ERROR
+    assert "SystemExit" in folder.read()["reason"]
+    folder, _ = run(experiment(tmp_path, plugin("LeavesThread"), hard_limit_seconds=30.0))
+    assert folder.read()["status"] == store.FINISHED
+
+
+def test_training_past_the_budget_without_a_word_is_said(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Slow"), budget_seconds=1.0))
+    assert folder.read()["status"] == store.BUDGET
 
 
 def test_several_runs_at_a_time(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,19 +48,20 @@ class Recorder:
                 raise BudgetExhausted
             self.spent = elapsed >= self.budget_seconds
             if milestone or self.spent or elapsed >= self._due:
-                bounds = {"m": m, "elbo": elbo, "upper_bound": upper_bound, "flops": info.pop("flops", None)}
-                self._record(predict, {"elapsed": elapsed, **bounds, "milestone": bool(milestone)}, info)
+                numbers = {"m": m, "elbo": elbo, "upper_bound": upper_bound, "flops": info.pop("flops", None)}
+                known = {name: float(value) for name, value in numbers.items() if value is not None}
+                self._record(predict, {"elapsed": elapsed, **known, "milestone": bool(milestone)}, info)
                 while self._due <= elapsed:
                     self._due *= NEXT_EVALUATION
             if self.spent:
                 raise BudgetExhausted
 
     def _record(self, predict: Predict, point: dict[str, Any], info: dict[str, Any]) -> None:
-        predict(self.X_test[:1])  # whatever a method puts off until the first prediction is not prediction
+        predict(self.X_test[:1].copy())  # whatever a method puts off until the first prediction is not prediction
         begun = time.perf_counter()
-        mean, variance = predict(self.X_test)
-        point["predict_seconds"] = time.perf_counter() - begun
+        mean, variance = predict(self.X_test.copy())  # a predictor may work in place
         mean, variance = _vector(mean, "mean", len(self.y_test)), _vector(variance, "variance", len(self.y_test))
+        point["predict_seconds"] = time.perf_counter() - begun
         with np.errstate(all="ignore"):  # predictions that explode are a result
             point["rmse"] = metrics.rmse(self.y_test, mean)
             point["nlpd"] = metrics.nlpd(self.y_test, mean, variance)
@@ -81,5 +83,9 @@ def _vector(values: Any, name: str, n: int) -> FloatArray:
 
 def peak_memory_mb() -> float:
     """The most memory that this process has had resident so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+    try:  # where it is to be had, without what the parent process had before
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))) * 1024 / 1e6
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

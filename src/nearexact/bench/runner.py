@@ -1,4 +1,4 @@
-"""One run in a process of its own: `python -m nearexact.bench.runner <folder>`, the folder prepared with a spec.
+"""One run in a process of its own: `python -m nearexact.bench.runner <folder> <spec as JSON> [again]`.
 
 The process holds the folder's lock while it lives, and ends when its standard input is closed: a parent that dies,
 however it dies, leaves no writer behind.
@@ -6,8 +6,11 @@ however it dies, leaves no writer behind.
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import threading
@@ -30,26 +33,33 @@ from nearexact.bench.recorder import Recorder, peak_memory_mb
 from nearexact.bench.store import RunFolder, RunSpec
 from nearexact.limits import is_out_of_memory
 
-LOCKED = 3  # exit status where another process holds the folder
+LOCKED, DONE_ALREADY = 75, 76  # exit status where another process holds the folder, or has finished the run
 PACKAGES = ("nearexact", "torch", "numpy", "scipy", "scikit-learn", "gpytorch", "pandas")
+WAIT_FOR_LOCK = 5.0  # seconds: somebody may just be looking whether it is held
 
 
 def main() -> int:
-    """Run what the folder's run.json asks for; 0 if the run has ended as one of `store.ENDED`."""
-    folder = RunFolder(Path(sys.argv[1]))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    """Make the run that is asked for, under the folder's lock; 0 if it has ended as one of `store.ENDED`."""
+    folder, spec, again = RunFolder(Path(sys.argv[1]).resolve()), RunSpec(**json.loads(sys.argv[2])), sys.argv[3:]
     lock = folder.lock()
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=WAIT_FOR_LOCK)
     except Timeout:
         return LOCKED
-    spec = RunSpec(**folder.read()["spec"])
-    folder.update(status=store.RUNNING, started=time.time(), **surroundings(spec))
+    if folder.read().get("status") in (store.ENDED if not again else (store.FINISHED, store.BUDGET)):
+        return DONE_ALREADY
+    folder.prepare(spec)
+    folder.update(status=store.RUNNING, started=time.time())
     try:
+        folder.update(**surroundings(spec))
         status, reason, details = _run(spec, folder)
     except KeyboardInterrupt:
         folder.update(status=store.INTERRUPTED, reason="Ctrl-C")
         return 130
+    except BaseException as error:  # a method that wants to exit, or a library that panics
+        status, reason = store.ERROR, f"{type(error).__name__}: {error}"
+        details = {"traceback": traceback.format_exc()}
+    folder.sync()
     folder.update(status=status, reason=reason, finished=time.time(), peak_memory_mb=peak_memory_mb(), **details)
     return 0
 
@@ -78,11 +88,15 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
         recorder = Recorder(folder, data.X_test, data.y_test, spec.budget_seconds, clock)
         with suppress(BudgetExhausted):
             method.run(task, recorder)
-        details: dict[str, Any] = {"training_seconds": clock.elapsed(), "points": recorder.points}
-        if recorder.spent:
-            return store.BUDGET, "the training time was spent", details
+        details: dict[str, Any] = {
+            "training_seconds": clock.elapsed(),
+            "points": recorder.points,
+            "settings": getattr(method, "__dict__", {}),
+        }
         if not recorder.points:
             return store.ERROR, "the method returned without reporting anything", details
+        if recorder.spent or clock.elapsed() >= spec.budget_seconds:
+            return store.BUDGET, f"the training time was spent: {clock.elapsed():.1f} s", details
         return store.FINISHED, "the method was done", details
     except Exception as error:  # whatever a method does, it is a result
         details = {"traceback": traceback.format_exc()}
@@ -100,9 +114,16 @@ def _left_of(limit: int | None) -> int | None:
 
 
 def _end_with_parent() -> None:
-    while sys.stdin.buffer.read(1):  # nothing is ever sent: this waits for the end of the parent
+    """Wait until the pipe from the parent closes, then end this process and whatever it has started."""
+    while os.read(0, 1):  # nothing is ever sent
         pass
-    os._exit(1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process with its parent, even while a computation lets no other thread run."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def surroundings(spec: RunSpec) -> dict[str, Any]:
@@ -146,4 +167,9 @@ def _git_commit() -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _die_with_parent()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # at once: threads that a method has left behind are not waited for

@@ -32,7 +32,8 @@ def summarise(results: Path) -> list[RenderableType]:
     failures = Table("failed", "status", "reason", box=None)
     for path, status in states.items():
         if status in store.FAILED:
-            failures.add_row(str(path.relative_to(results)), status, str(folders[path].read().get("reason", "")))
+            reason = Text(str(folders[path].read().get("reason", "")))  # as text: it may look like markup
+            failures.add_row(Text(str(path.relative_to(results))), status, reason)
     if failures.row_count:
         parts.append(failures)
     left = [path for path, status in states.items() if status not in store.ENDED]
@@ -50,5 +51,6 @@ def _expected(path: Path, folders: dict[Path, RunFolder], states: dict[Path, str
     for other, status in states.items():
         if status in store.ENDED and other.parent == path.parent:
             content = folders[other].read()
-            took.append(content.get("finished", 0.0) - content.get("started", 0.0))
+            if "finished" in content and "started" in content:
+                took.append(content["finished"] - content["started"])
     return sum(took) / len(took) if took else budget

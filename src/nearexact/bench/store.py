@@ -67,6 +67,9 @@ def _as_name(text: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(text).name)}-{digest}"
 
 
+NUMBERS = [name for name in COLUMNS if name not in ("dataset", "method", "seed", "milestone", "status")]
+
+
 class RunFolder:
     """Reads and writes one run."""
 
@@ -97,13 +100,13 @@ class RunFolder:
     def prepare(self, spec: RunSpec) -> None:
         """Make the folder ready for a run from the beginning; what an interrupted one has left is put aside."""
         self.path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.path / RUN, json.dumps({"spec": asdict(spec), "status": INTERRUPTED}, indent=1) + "\n")
         left = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
         if left:
             aside = next(p for k in range(1, 10**6) if not (p := self.path / f"aside-{k}").exists())
             aside.mkdir()
             for part in left:
                 part.rename(aside / part.name)
-        write_whole(self.path / RUN, json.dumps({"spec": asdict(spec), "status": INTERRUPTED}, indent=1) + "\n")
 
     def lock(self) -> FileLock:
         """Held by the process that writes; it is released when that process ends, however it ends."""
@@ -122,11 +125,15 @@ class RunFolder:
         return False
 
     def append(self, point: dict[str, Any]) -> None:
-        """Add a line to the trace, and make sure that it is on its way to the disk."""
+        """Add a line to the trace; it survives the end of this process, however that comes."""
         with (self.path / TRACE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(point, default=_plain) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        """Wait until the trace is on the disk, before run.json says that it is complete."""
+        if (self.path / TRACE).exists():
+            with (self.path / TRACE).open("rb") as file:
+                os.fsync(file.fileno())
 
     def save_predictions(self, number: int, mean: FloatArray, variance: FloatArray) -> None:
         """Keep the test predictions of the trace's line with this number."""
@@ -144,10 +151,11 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 point = json.loads(line)
-                if not isinstance(point, dict) or "elapsed" not in point:
+                point = {**point, **{name: float(point[name]) for name in NUMBERS if point.get(name) is not None}}
+                if "elapsed" not in point or not isinstance(point.get("info", {}), dict):
                     raise ValueError("not a point")
                 points.append(point)
-            except ValueError:
+            except (TypeError, ValueError):
                 problems.append(f"{self.path / TRACE}: line {number} of {len(lines)} is not complete and is left out")
         return points, problems
 
@@ -182,8 +190,7 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
     frame = pd.DataFrame(rows)
     frame = frame.reindex(columns=[*COLUMNS, *(name for name in frame.columns if name not in COLUMNS)])
     frame["milestone"] = frame["milestone"].eq(True)
-    numbers = [name for name in COLUMNS if name not in ("dataset", "method", "seed", "milestone", "status")]
-    frame[numbers] = frame[numbers].astype(float)
+    frame[NUMBERS] = frame[NUMBERS].astype(float)
     return frame
 
 

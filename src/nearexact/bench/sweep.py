@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any
 import psutil
 
 from nearexact.bench import datasets, methods, store
-from nearexact.bench.runner import LOCKED
+from nearexact.bench.runner import DONE_ALREADY, LOCKED
 from nearexact.bench.store import RunFolder, RunSpec
 from nearexact.limits import parse_bytes, parse_seconds
 
@@ -49,7 +50,7 @@ class Experiment:
         """The runs, data set by data set, so that a sweep that is stopped early has whole comparisons."""
         hard_limit = self.hard_limit_seconds or 3.0 * self.budget_seconds + 60.0
         threads = self.threads or max((psutil.cpu_count(logical=False) or 1) // self.jobs, 1)
-        return [
+        made = [
             RunSpec(
                 dataset=dataset,
                 method=method,
@@ -65,11 +66,13 @@ class Experiment:
             for seed in self.seeds
             for method in self.methods
         ]
+        return list({spec.folder(self.out): spec for spec in made}.values())  # what is named twice is made once
 
     def check(self) -> None:
         """ValueError for names and options that do not exist, before anything starts."""
         for name in self.datasets:
-            datasets.find(name)
+            for file in datasets.find(name).files:
+                datasets.fetch(file, progress=True)
         for name in self.methods:
             methods.create(name, self.options.get(name))
         unknown = sorted(set(self.options) - set(self.methods))
@@ -84,7 +87,7 @@ def read_experiment(path: Path) -> dict[str, Any]:
     """The settings in an experiment file, in the form of `settings`."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # also where it is not UTF-8
         raise ValueError(f"{path} is not an experiment that can be read: {error}") from error
     return settings(**content)
 
@@ -98,12 +101,23 @@ def settings(**given: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {key: given[key] for key in ("device", "threads", "jobs", "options") if key in given}
     for key in ("methods", "datasets"):
         if key in given:
-            fields[key] = given[key].split(",") if isinstance(given[key], str) else list(given[key])
+            names_given = given[key].split(",") if isinstance(given[key], str) else given[key]
+            if not isinstance(names_given, list) or not all(isinstance(name, str) for name in names_given):
+                raise ValueError(f"{key} must be names, as a list or with commas between, got {given[key]!r}")
+            fields[key] = [name.strip() for name in names_given]
     if "seeds" in given:
-        seeds = given["seeds"]
-        fields["seeds"] = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+        seeds = list(range(given["seeds"])) if isinstance(given["seeds"], int) else given["seeds"]
+        if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+            raise ValueError(f"seeds must be a number of at least 1 or a list of whole numbers, got {given['seeds']!r}")
+        fields["seeds"] = tuple(seeds)
+    for key in ("threads", "jobs"):
+        if key in given and type(given[key]) is not int:
+            raise ValueError(f"{key} must be a whole number, got {given[key]!r}")
+    options = given.get("options", {})
+    if not isinstance(options, dict) or not all(isinstance(value, dict) for value in options.values()):
+        raise ValueError(f"options must be a table for each method, got {options!r}")
     if "out" in given:
-        fields["out"] = Path(given["out"])
+        fields["out"] = Path(str(given["out"]))
     for key in ("budget", "hard_limit"):
         if key in given:
             fields[f"{key}_seconds"] = parse_seconds(given[key])
@@ -132,7 +146,7 @@ def run_sweep(
     try:
         while waiting or active:
             while waiting and len(active) < experiment.jobs:
-                active.append(_Process(waiting.pop(0), experiment.out))
+                active.append(_Process(waiting.pop(0), experiment.out, retry_failed))
             time.sleep(LOOK_AGAIN_SECONDS)
             for process in list(active):
                 event = process.look()
@@ -190,17 +204,16 @@ def planned(out: Path) -> list[RunSpec]:
 class _Process:
     """One run while it is under way."""
 
-    def __init__(self, spec: RunSpec, out: Path) -> None:
-        self.spec, self.folder = spec, RunFolder(spec.folder(out))
+    def __init__(self, spec: RunSpec, out: Path, retry_failed: bool) -> None:
+        self.spec, self.folder = spec, RunFolder(spec.folder(out).resolve())
         self._started = time.monotonic()
-        self._process: subprocess.Popen[bytes] | None = None
-        if self.folder.is_locked():
-            return  # another sweep is at it
-        self.folder.prepare(spec)
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-P", "-m", "nearexact.bench.runner", str(self.folder.path)]
+        command += [json.dumps(asdict(spec)), *(["again"] if retry_failed else [])]
         threads = {name: str(spec.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         with (self.folder.path / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "nearexact.bench.runner", str(self.folder.path)],
+                command,
                 stdin=subprocess.PIPE,  # never written to: that it closes tells the run that this process has ended
                 stdout=log,
                 stderr=log,
@@ -210,8 +223,6 @@ class _Process:
 
     def look(self) -> Event:
         """Where the run stands; ends it if it has gone too far."""
-        if self._process is None:
-            return Event(self.spec, "elsewhere", "another process is writing this run")
         code = self._process.poll()
         if code is None:
             verdict = self._beyond_limits()
@@ -219,17 +230,25 @@ class _Process:
                 points = self.folder.points()[0]
                 return Event(self.spec, store.RUNNING, point=points[-1] if points else {})
             self.stop()
-            self.folder.update(status=verdict[0], reason=verdict[1], finished=time.time())
+            self._end_as(*verdict)
         elif code == LOCKED:
             return Event(self.spec, "elsewhere", "another process is writing this run")
-        elif self.folder.read().get("status") not in store.ENDED:  # it died without a word
-            self.folder.update(status=store.KILLED, reason=self._last_words(code), finished=time.time())
+        elif code != DONE_ALREADY:
+            self._end_as(store.KILLED, self._last_words(code))  # unless it has told itself how it ended
         content, points = self.folder.read(), self.folder.points()[0]
         return Event(self.spec, content["status"], content.get("reason", ""), points[-1] if points else {})
 
+    def _end_as(self, status: str, reason: str) -> None:
+        """Record how a run ended that could not do it itself; its process is gone."""
+        with self.folder.lock().acquire(timeout=10.0):
+            if self.folder.read().get("status") == store.RUNNING:
+                points = self.folder.points()[0]
+                last = points[-1] if points else {}
+                known = {"training_seconds": last.get("elapsed"), "peak_memory_mb": last.get("peak_memory_mb")}
+                self.folder.update(status=status, reason=reason, finished=time.time(), points=len(points), **known)
+
     def _beyond_limits(self) -> tuple[str, str] | None:
         """Status and reason if the run has to be ended."""
-        assert self._process is not None
         if time.monotonic() - self._started > self.spec.hard_limit_seconds:
             return store.KILLED, f"the hard limit of {self.spec.hard_limit_seconds:g} s of wall-clock time has passed"
         limit = self.spec.memory_limit or MACHINE_SHARE * psutil.virtual_memory().total
@@ -248,11 +267,6 @@ class _Process:
 
     def stop(self) -> None:
         """End the process, with whatever it has started, and wait until it is gone."""
-        if self._process is None:
-            return
-        with suppress(psutil.Error):
-            process = psutil.Process(self._process.pid)
-            for one in [*process.children(recursive=True), process]:
-                with suppress(psutil.Error):
-                    one.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -6,6 +6,7 @@ A package offers a method by an entry point in the group `nearexact.methods`.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import entry_points
@@ -38,7 +39,7 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
     factory = _find(name)
     try:
         method = factory(**(options or {}))
-    except TypeError as error:
+    except Exception as error:  # whatever a plug-in's constructor does
         raise ValueError(f"the method {name!r} does not take the options {dict(options or {})}: {error}") from error
     if not callable(getattr(method, "run", None)):
         raise ValueError(f"a method must have run(task, report), but {name!r} has none")
@@ -61,13 +62,15 @@ def _find(name: str) -> Callable[..., Method]:
 def _from_file(path: Path, attribute: str) -> Callable[..., Method]:
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r} to take a method from")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"nearexact_plugin_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever is wrong in the file
+        del sys.modules[spec.name]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, attribute):
         raise ValueError(f"{path} has no class {attribute!r}")
