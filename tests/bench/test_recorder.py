@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,27 @@ def test_predictions_of_a_wrong_shape_are_refused(tmp_path: Path) -> None:
     now = FakeTime()
     with pytest.raises(ValueError, match=r"predict must return a mean of shape \(4,\), got \(4, 1\)"):
         recorder(tmp_path, now)(lambda X: (np.zeros((4, 1)), np.ones(4)), milestone=True)
+
+
+def test_a_full_disk_leaves_whole_lines_and_cannot_be_swallowed(tmp_path: Path) -> None:
+    now = FakeTime()
+    report = recorder(tmp_path, now)
+    now.now += 1.0
+    report(constant(), milestone=False, note="x" * 100)
+    before = (tmp_path / "trace.jsonl").read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
+    now.now += 1.0
+    try:
+        with pytest.raises(BudgetExhausted):
+            report(constant(), note="y" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "trace.jsonl").read_bytes() == before
+    assert report.write_error is not None
+    with pytest.raises(BudgetExhausted):
+        report(constant())
+    assert (tmp_path / "trace.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("milestone", [False, True])

@@ -30,6 +30,7 @@ class Recorder:
         self.budget_seconds, self.clock = budget_seconds, clock
         self.points = 0
         self.spent = False
+        self.write_error: OSError | None = None  # after which nothing more is accepted
         self._due = FIRST_EVALUATION
 
     def __call__(
@@ -44,7 +45,7 @@ class Recorder:
     ) -> None:
         """See `protocol.Report`."""
         with self.clock.paused() as elapsed:
-            if self.spent:  # a method that went on regardless records nothing more
+            if self.spent or self.write_error:  # a method that went on regardless records nothing more
                 raise BudgetExhausted
             self.spent = elapsed >= self.budget_seconds
             if milestone or self.spent or elapsed >= self._due:
@@ -66,9 +67,13 @@ class Recorder:
             point["rmse"] = metrics.rmse(self.y_test, mean)
             point["nlpd"] = metrics.nlpd(self.y_test, mean, variance)
         point["peak_memory_mb"] = peak_memory_mb()
-        if point["milestone"]:
-            self.folder.save_predictions(self.points, mean, variance)
-        self.folder.append({**point, "info": info})
+        try:
+            if point["milestone"]:
+                self.folder.save_predictions(self.points, mean, variance)
+            self.folder.append({**point, "info": info})
+        except OSError as error:  # not the method's fault, so not for its handlers
+            self.write_error = error
+            raise BudgetExhausted from error
         self.points += 1
 
 

@@ -33,9 +33,14 @@ from nearexact.bench.recorder import Recorder, peak_memory_mb
 from nearexact.bench.store import RunFolder, RunSpec
 from nearexact.limits import is_out_of_memory
 
-LOCKED, DONE_ALREADY = 75, 76  # exit status where another process holds the folder, or has finished the run
+# Exit status where another process holds the folder, or has finished the run, or where nothing can be written.
+LOCKED, DONE_ALREADY, CANNOT_WRITE = 75, 76, 74
 PACKAGES = ("nearexact", "torch", "numpy", "scipy", "scikit-learn", "gpytorch", "pandas")
 WAIT_FOR_LOCK = 5.0  # seconds: somebody may just be looking whether it is held
+
+
+class _CannotWriteError(Exception):
+    """The results folder cannot be written to: not a result of the method."""
 
 
 def main() -> int:
@@ -56,6 +61,11 @@ def main() -> int:
     except KeyboardInterrupt:
         folder.update(status=store.INTERRUPTED, reason="Ctrl-C")
         return 130
+    except _CannotWriteError as error:
+        with suppress(OSError):
+            folder.update(status=store.INTERRUPTED, reason=str(error))
+        print(error, file=sys.stderr)
+        return CANNOT_WRITE
     except BaseException as error:  # a method that wants to exit, or a library that panics
         status, reason = store.ERROR, f"{type(error).__name__}: {error}"
         details = {"traceback": traceback.format_exc()}
@@ -88,6 +98,8 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
         recorder = Recorder(folder, data.X_test, data.y_test, spec.budget_seconds, clock)
         with suppress(BudgetExhausted):
             method.run(task, recorder)
+        if recorder.write_error is not None:
+            raise _CannotWriteError(recorder.write_error)
         details: dict[str, Any] = {
             "training_seconds": clock.elapsed(),
             "points": recorder.points,
@@ -98,6 +110,8 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
         if recorder.spent or clock.elapsed() >= spec.budget_seconds:
             return store.BUDGET, f"the training time was spent: {clock.elapsed():.1f} s", details
         return store.FINISHED, "the method was done", details
+    except _CannotWriteError:
+        raise
     except Exception as error:  # whatever a method does, it is a result
         details = {"traceback": traceback.format_exc()}
         if clock is not None:

@@ -126,8 +126,15 @@ class RunFolder:
 
     def append(self, point: dict[str, Any]) -> None:
         """Add a line to the trace; it survives the end of this process, however that comes."""
-        with (self.path / TRACE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(point, default=_plain) + "\n")
+        line = memoryview((json.dumps(point, default=_plain) + "\n").encode())
+        with (self.path / TRACE).open("ab", buffering=0) as file:
+            start = file.tell()
+            try:
+                while line:
+                    line = line[file.write(line) :]
+            except OSError:  # the disk is full, say: half a line is worse than none
+                file.truncate(start)
+                raise
 
     def sync(self) -> None:
         """Wait until the trace is on the disk, before run.json says that it is complete."""

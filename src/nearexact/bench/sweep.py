@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from nearexact.bench import datasets, methods, store
-from nearexact.bench.runner import DONE_ALREADY, LOCKED
+from nearexact.bench.runner import CANNOT_WRITE, DONE_ALREADY, LOCKED
 from nearexact.bench.store import RunFolder, RunSpec
 from nearexact.limits import parse_bytes, parse_seconds
 
@@ -233,6 +233,8 @@ class _Process:
             self._end_as(*verdict)
         elif code == LOCKED:
             return Event(self.spec, "elsewhere", "another process is writing this run")
+        elif code == CANNOT_WRITE:
+            raise OSError(f"results cannot be written to {self.folder.path}: {self.folder.read().get('reason', '')}")
         elif code != DONE_ALREADY:
             self._end_as(store.KILLED, self._last_words(code))  # unless it has told itself how it ended
         content, points = self.folder.read(), self.folder.points()[0]
