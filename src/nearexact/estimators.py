@@ -29,9 +29,10 @@ from nearexact.gp.chunks import row_chunks
 from nearexact.gp.exact import ExactPosterior
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.record import TIME_LIMIT, Stage
+from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.sparse import SparseObjective, SparsePosterior
 from nearexact.gp.starts import noise_only_likelihood
-from nearexact.gp.training import SCHEDULE, Training
+from nearexact.gp.training import Training
 from nearexact.kernels import Kernel, SquaredExponential
 from nearexact.kernels.base import FloatArray
 from nearexact.limits import parse_bytes, parse_seconds

@@ -12,9 +12,9 @@ import torch
 
 from nearexact.gp import NumericalError, Progress, Stage, Training, gpr_objective, sgpr_objective
 from nearexact.gp.inducing import select
+from nearexact.gp.schedule import ends_early, inducing_schedule
 from nearexact.gp.sparse import SparseObjective, SparsePosterior
 from nearexact.gp.starts import explains_nothing, noise_only_likelihood, with_less_influence
-from nearexact.gp.training import ends_early, inducing_schedule
 from nearexact.kernels import ArcCosine, Linear, SquaredExponential
 from tests.problems import KERNELS, regression
 from tests.tensors import Allocations

@@ -24,6 +24,7 @@ from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repa
 from nearexact.gp.optimise import Step, minimise
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN, Progress, Stage
+from nearexact.gp.schedule import SCHEDULE, Cost, ends_early, inducing_schedule
 from nearexact.gp.sparse import SparseObjective, SparsePosterior, sweep_memory
 from nearexact.gp.starts import START_NOISE, explains_nothing, noise_only_likelihood, with_less_influence
 from nearexact.kernels.base import FloatArray, Kernel
@@ -31,8 +32,6 @@ from nearexact.limits import is_out_of_memory, memory_budget
 
 logger = logging.getLogger(__name__)
 
-SCHEDULE = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-LARGEST_SHARE = 0.8  # of N; beyond this M, exact GP regression costs no more
 MOST_SELECTIONS = 20  # for one M
 HELD_SQUARES = 4  # [M, M] arrays of two models, the best and the last, that are kept while another one is computed
 EVALUATION_SWEEPS = 3.0  # an evaluation with its gradient takes no more than so many sweeps without
@@ -67,24 +66,6 @@ class _OutOfTimeError(Exception):
 
 
 @dataclass
-class _Cost:
-    """Seconds that something took last, and what it may take with more points: they grow with M² at most."""
-
-    m: int = 1
-    seconds: float = 0.0
-
-    def measured(self, m: int, seconds: float) -> None:
-        self.m, self.seconds = m, seconds
-
-    def predicted(self, m: int) -> float:
-        return self.seconds * max(m / self.m, 1.0) ** 2
-
-    @property
-    def known(self) -> bool:
-        return self.seconds > 0.0
-
-
-@dataclass
 class _Tally:
     """What is counted while one M is under way."""
 
@@ -97,26 +78,6 @@ class _Tally:
     exhausted: bool = True  # whether every selection ended early: other points would be copies, whatever θ is
     best: Candidate | None = None
     repairs: list[Repairs] = field(default_factory=list)
-
-
-def inducing_schedule(n: int, max_inducing: int) -> list[int]:
-    """The M to go through: 10, 20, 50, … up to 0.8 N, and up to `max_inducing`, which is the last one if it is reached.
-
-    Where N is too small even for the first, all points are taken.
-    """
-    largest = int(LARGEST_SHARE * n)
-    if largest < SCHEDULE[0]:
-        return [min(n, max_inducing)]
-    sizes = [m for m in SCHEDULE if m <= min(largest, max_inducing)]
-    return [*sizes, max_inducing] if max_inducing <= largest and max_inducing not in sizes else sizes
-
-
-def ends_early(n: int, max_inducing: int) -> bool:
-    """Whether without `max_inducing` M would grow further."""
-    largest = int(LARGEST_SHARE * n)
-    if largest < SCHEDULE[0]:
-        return max_inducing < n
-    return any(max_inducing < m <= largest for m in SCHEDULE) or max_inducing == SCHEDULE[-1] < largest
 
 
 class Training:
@@ -162,7 +123,7 @@ class Training:
         self.on_step, self.on_stage, self.clock = on_step, on_stage, clock
         self._random = np.random.default_rng(seed)
         self._started = clock()
-        self._evaluation, self._sweep, self._selection = _Cost(), _Cost(), _Cost()
+        self._evaluation, self._sweep, self._selection = Cost(), Cost(), Cost()
         self._stage = _Tally(self.schedule[0], self._started)
         if not self._fits(self.schedule[0]):
             raise ValueError(

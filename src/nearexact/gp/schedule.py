@@ -1,0 +1,49 @@
+"""How M grows, and what the next M may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCHEDULE = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+LARGEST_SHARE = 0.8  # of N; beyond this M, exact GP regression costs no more
+
+
+def inducing_schedule(n: int, max_inducing: int) -> list[int]:
+    """The M to go through: 10, 20, 50, … up to 0.8 N, and up to `max_inducing`, which is the last one if it is reached.
+
+    Where N is too small even for the first, all points are taken.
+    """
+    largest = int(LARGEST_SHARE * n)
+    if largest < SCHEDULE[0]:
+        return [min(n, max_inducing)]
+    sizes = [m for m in SCHEDULE if m <= min(largest, max_inducing)]
+    return [*sizes, max_inducing] if max_inducing <= largest and max_inducing not in sizes else sizes
+
+
+def ends_early(n: int, max_inducing: int) -> bool:
+    """Whether without `max_inducing` M would grow further."""
+    largest = int(LARGEST_SHARE * n)
+    if largest < SCHEDULE[0]:
+        return max_inducing < n
+    return any(max_inducing < m <= largest for m in SCHEDULE) or max_inducing == SCHEDULE[-1] < largest
+
+
+@dataclass
+class Cost:
+    """Seconds that something took last, and what it may take with more points: they grow with M² at most."""
+
+    m: int = 1
+    seconds: float = 0.0
+
+    def measured(self, m: int, seconds: float) -> None:
+        """It has just taken so long with m points."""
+        self.m, self.seconds = m, seconds
+
+    def predicted(self, m: int) -> float:
+        """What it may take with m points; 0 if it was never measured."""
+        return self.seconds * max(m / self.m, 1.0) ** 2
+
+    @property
+    def known(self) -> bool:
+        """Whether it was measured."""
+        return self.seconds > 0.0
