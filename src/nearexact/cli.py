@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_bench(commands.add_parser("bench", help="run methods under time budgets"))
     _add_datasets(commands.add_parser("datasets", help="data sets of the benchmark"))
+    _add_paper(commands.add_parser("paper", help="experiments of the paper"))
     return parser
 
 
@@ -50,7 +51,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--datasets", help="names or path.csv:target, with commas between")
     run.add_argument("--seeds", type=int, help="how many splits: 0, 1, …")
     run.add_argument("--budget", help='training time of a run, such as "90s", "10m", "8h"')
-    run.add_argument("--hard-limit", help="wall-clock time of a run, evaluation included; three budgets and a minute")
+    run.add_argument("--hard-limit", help="wall-clock time of a run, evaluation included; five budgets and two minutes")
     run.add_argument("--memory-limit", help='resident memory of a run, such as "4GB"')
     run.add_argument("--out", help="results folder")
     run.add_argument("--threads", type=int, help="of a run; all cores divided by the jobs")
@@ -85,6 +86,26 @@ def _add_datasets(parser: argparse.ArgumentParser) -> None:
     info = commands.add_parser("info", help="about one data set")
     info.add_argument("name")
     info.set_defaults(command=_datasets_info)
+
+
+def _add_paper(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    svgp = commands.add_parser("svgp", help="how SVGP's settings change its training: a grid, its best, ablations")
+    svgp.add_argument("--out", type=Path, required=True, help="results folder; the same command continues")
+    svgp.add_argument("--dataset", help="a name or path.csv:target; keggundirected by default")
+    svgp.add_argument("--steps", type=int, help="of Adam; 20000 by default")
+    svgp.add_argument("--inducing", type=int, help="number of inducing points; 1000 by default")
+    svgp.add_argument("--budget", help='training time of a run; "8h" by default')
+    svgp.add_argument("--seed", type=int, help="of the split and the training; 0 by default")
+    svgp.add_argument("--threads", type=int, help="of a run; all cores by default")
+    for name, kind in (("batch-size", int), ("learning-rate", float), ("beta-1", float), ("beta-2", float)):
+        svgp.add_argument(f"--{name}", type=kind, nargs="+", help="only these values of the grid, or others")
+    svgp.add_argument("--scheduler", choices=["on", "off"], nargs="+", help="only these")
+    svgp.add_argument(
+        "--ablation-only", action="store_true", help="only what differs from the published best in one setting"
+    )
+    svgp.add_argument("--quiet", action="store_true", help="no display")
+    svgp.set_defaults(command=_paper_svgp)
 
 
 # ---- bench -----------------------------------------------------------------------------------------------------------
@@ -134,7 +155,9 @@ def _bench_export(options: argparse.Namespace) -> int:
 
     frame = load(options.results)
     if options.output.suffix == ".parquet":
-        frame.to_parquet(options.output)
+        # A column of Parquet has one type; what methods add may differ from one to the next.
+        mixed = [name for name in frame.columns if frame[name].dtype == object and frame[name].map(type).nunique() > 1]
+        frame.astype(dict.fromkeys(mixed, "string")).to_parquet(options.output)
     elif options.output.suffix == ".csv":
         frame.to_csv(options.output, index=False)
     else:
@@ -147,6 +170,36 @@ def _bench_methods(_: argparse.Namespace) -> int:
     from nearexact.bench import methods
 
     print("\n".join(methods.names()))
+    return 0
+
+
+# ---- paper -----------------------------------------------------------------------------------------------------------
+
+
+def _paper_svgp(options: argparse.Namespace) -> int:
+    from nearexact.bench.display import sweep_display
+    from nearexact.bench.paper import SVGPExperiment, failures
+    from nearexact.limits import parse_seconds
+
+    given = {name: getattr(options, name) for name in ("dataset", "steps", "inducing", "seed", "threads")}
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if options.budget is not None:
+        fields["budget_seconds"] = parse_seconds(options.budget)
+    grid = {name: getattr(options, name) for name in ("batch_size", "learning_rate", "beta_1", "beta_2")}
+    grid["scheduler"] = [value == "on" for value in options.scheduler] if options.scheduler else None
+    experiment = SVGPExperiment(
+        options.out,
+        grid={name: values for name, values in grid.items() if values},
+        ablation_only=options.ablation_only,
+        **fields,
+    )
+    with sweep_display(len(experiment.experiments()), enabled=not options.quiet) as display:
+        experiment.run(display.show)
+    for failure in failures(experiment):
+        print(f"failed: {failure}", file=sys.stderr)
+    print(f"best: {experiment.best().name}")
+    for path in experiment.write():
+        print(path)
     return 0
 
 

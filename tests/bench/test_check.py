@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from nearexact.bench import methods
 from nearexact.bench.check import check_method
 from tests.bench.test_sweep import plugin
 
+EXAMPLE = "examples/plugin_sklearn/sklearn_gp.py:SklearnGP"
+
 
 @pytest.mark.parametrize(
-    "name", ["sgpr", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mean", "linear", "gpr", "sgpr-paper"))]
+    "name", ["sgpr", *(pytest.param(name, marks=pytest.mark.slow) for name in (*methods.BUILT_IN, EXAMPLE))]
 )
-def test_built_in_methods_keep_all_rules(name: str) -> None:
+def test_methods_keep_all_rules(name: str) -> None:
     findings = check_method(name)
     assert [finding.explanation for finding in findings if not finding.kept] == []
     assert len(findings) == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_gpr_reports_its_likelihood_as_both_bounds() -> None:
 
 
 def test_gpr_refuses_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match="but the memory limit is"):
+    with pytest.raises(MemoryError, match="rows need"):
         methods.create("gpr").run(task(memory_limit=10_000), Notes())
 
 
@@ -113,3 +114,28 @@ def test_methods_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("nearexact.bench.methods.entry_points", lambda group: points.select(group=group))
     assert methods.names()[-1] == "steps"
     assert methods.create("steps", {"steps": 3}).steps == 3  # type: ignore[attr-defined]
+
+
+def test_a_plugin_may_import_what_lies_next_to_it(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_plugin.py").write_text("NAME = 'from next door'\n")
+    (tmp_path / "method.py").write_text(
+        "from neighbour_of_plugin import NAME\n\nclass Plugin:\n    name = NAME\n    def run(self, task, report): ...\n"
+    )
+    assert methods.create(f"{tmp_path / 'method.py'}:Plugin").name == "from next door"
+
+
+def test_an_entry_point_that_cannot_be_imported_is_a_plain_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib.metadata import EntryPoint, EntryPoints
+
+    points = EntryPoints([EntryPoint("gone", "no_such_package:Method", "nearexact.methods")])
+    monkeypatch.setattr("nearexact.bench.methods.entry_points", lambda group: points.select(group=group))
+    with pytest.raises(ValueError, match=r"'gone' .* cannot be imported"):
+        methods.create("gone")
+
+
+def test_fitc_grows_m_and_gives_no_bound() -> None:
+    notes = Notes()
+    methods.create("fitc").run(task("step"), notes)
+    milestones = [call for call in notes.calls if call.get("milestone")]
+    assert [call["scheduled_m"] for call in milestones][:3] == [10, 20, 50]
+    assert all(math.isnan(call["upper_bound"]) for call in milestones)

@@ -157,3 +157,42 @@ def test_a_report_costs_less_than_two_milliseconds_besides_evaluation(milestone:
         report(constant(), elbo=1.0, m=3, milestone=milestone)  # its predictions take microseconds
         seconds.append(time.perf_counter() - begun)
     assert np.median(seconds) < 2e-3
+
+
+def test_what_is_put_off_is_computed_off_the_clock_and_only_if_recorded(tmp_path: Path) -> None:
+    now = FakeTime()
+    report = recorder(tmp_path, now)
+    calls = []
+
+    def work() -> float:
+        calls.append(now.now)
+        now.now += 1000.0
+        return -7.0
+
+    now.now += 0.01
+    report(constant(), elbo=work, detail=work)  # not due
+    assert calls == []
+    now.now += 1.0
+    report(constant(), elbo=work, detail=work)
+    (point,) = RunFolder(tmp_path).points()[0]
+    assert (point["elbo"], point["info"]["detail"], point["elapsed"]) == (-7.0, -7.0, pytest.approx(1.01))
+    now.now += 0.5
+    report(constant(), elbo=work, milestone=True)
+    assert RunFolder(tmp_path).points()[0][-1]["elapsed"] == pytest.approx(1.51)
+
+
+def test_looking_on_the_way_takes_no_longer_than_training(tmp_path: Path) -> None:
+    now = FakeTime()
+    report = recorder(tmp_path, now, budget=100.0)
+
+    def predict(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        time.sleep(0.25)  # twice in each evaluation
+        return np.zeros(len(X)), np.ones(len(X))
+
+    for _ in range(30):
+        now.now += 0.1
+        report(predict)
+    times = [point["elapsed"] for point in RunFolder(tmp_path).points()[0]]
+    assert 2 <= len(times) <= 6  # 3 s of training, half a second for each; on time alone it would be over 20
+    report(predict, milestone=True)
+    assert len(RunFolder(tmp_path).points()[0]) == len(times) + 1

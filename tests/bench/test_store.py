@@ -104,3 +104,33 @@ def test_run_json_is_changed_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatc
     assert (folder.path / "run.json").read_text() == before
     assert json.loads(before)["status"] == store.FINISHED
     assert sorted(path.name for path in folder.path.iterdir()) == ["run.json", "trace.jsonl"]
+
+
+def test_the_last_point_is_the_last_complete_line(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "none")
+    assert folder.last_point() == {}
+    folder = made(tmp_path, 0)
+    for number in range(5000):  # more than is read
+        folder.append({"elapsed": float(number), "note": "x" * 50})
+    with (folder.path / "trace.jsonl").open("a") as file:
+        file.write('{"elapsed": 9999.0, "no')
+    assert folder.last_point()["elapsed"] == 4999.0
+
+
+def test_a_trace_without_its_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost" / "trace.jsonl").write_text('{"elapsed": 1.0}\n')
+    with pytest.warns(UserWarning, match=r"there is no run\.json next to it"):
+        assert len(bench.load(tmp_path)) == 0
+
+
+def test_columns_of_mixed_types_can_be_exported(tmp_path: Path) -> None:
+    import pandas as pd
+
+    from nearexact.cli import main
+
+    folder = made(tmp_path / "results", 1)
+    folder.append({"elapsed": 5.0, "info": {"colour": 3, "more": {"a": 1}}})
+    output = tmp_path / "all.parquet"
+    assert main(["bench", "export", str(tmp_path / "results"), "-o", str(output)]) == 0
+    assert pd.read_parquet(output)["colour"].tolist() == ["red", "3"]

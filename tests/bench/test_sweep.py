@@ -184,13 +184,14 @@ def test_several_runs_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"methods": ["nosuch"]}, "there is no method 'nosuch'; there are sgpr, sgpr-paper, gpr, linear, mean"),
+        ({"methods": ["nosuch"]}, "there is no method 'nosuch'; there are sgpr, sgpr-paper, gpr, "),
         ({"methods": ["missing.py:Class"]}, "there is no file 'missing.py'"),
         ({"methods": [plugin("Missing")]}, "has no class 'Missing'"),
         ({"datasets": ["nosuch"]}, "there is no data set 'nosuch'"),
         ({"options": {"gpr": {}}}, "options for \\['gpr'\\], which are not among the methods"),
         ({"options": {"mean": {"colour": 1}}}, "does not take the options {'colour': 1}"),
         ({"jobs": 0}, "jobs must be at least 1, got 0"),
+        ({"device": "nosuch"}, "there is no device 'nosuch'"),
     ],
 )
 def test_what_does_not_exist_is_said_before_anything_starts(

@@ -133,7 +133,9 @@ def fetch(file: RemoteFile, *, progress: bool = False) -> Path:
         with _DownloadBar(file.name, enabled=progress) as bar:
             downloader = pooch.HTTPDownloader(progressbar=bar)
             return Path(pooch.retrieve(file.url, file.sha256, file.name, cache_folder(), downloader=downloader))
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors
+    except ValueError as error:  # what pooch says of a wrong checksum
+        raise ValueError(f"{file.url} did not give the file it should: sha256 {file.sha256} expected") from error
+    except OSError as error:  # requests' errors are OSErrors
         raise OSError(
             f"{file.name} is not on this machine and could not be downloaded from {file.url}:"
             f" {type(error).__name__}. Put it into a folder and set {DATA_FOLDER} to that folder."
@@ -212,8 +214,8 @@ def _heteroscedastic(_: Sequence[Path]) -> Table:
 def _conformance(_: Sequence[Path]) -> Table:
     """Enough rows that training takes a while, for checks of methods."""
     rng = np.random.default_rng(TOY_SEED)
-    X = rng.uniform(-1.0, 1.0, size=(4000, 8))
-    return X, np.sin(3.0 * X[:, :4]).sum(1) + 0.3 * rng.normal(size=4000)
+    X = rng.uniform(-1.0, 1.0, size=(1500, 8))
+    return X, np.sin(3.0 * X[:, :4]).sum(1) + 0.3 * rng.normal(size=1500)
 
 
 def _own_file(name: str, path: Path, target: str) -> Dataset:
@@ -295,7 +297,7 @@ _DATASETS = (
     ),
     Dataset("step", 200, 1, "generated: a jump from 0 to 1", _step),
     Dataset("heteroscedastic", 500, 1, "generated: a sine whose noise grows", _heteroscedastic),
-    Dataset("conformance", 4000, 8, "generated: a smooth function of eight inputs", _conformance),
+    Dataset("conformance", 1500, 8, "generated: a smooth function of eight inputs", _conformance),
     Dataset("diabetes", 442, 10, "bundled with scikit-learn", _diabetes),
 )
 REGISTRY = {dataset.name: dataset for dataset in _DATASETS}

@@ -43,8 +43,8 @@ class Report(Protocol):
         self,
         predict: Predict,
         *,
-        elbo: float | None = None,
-        upper_bound: float | None = None,
+        elbo: float | Callable[[], float] | None = None,
+        upper_bound: float | Callable[[], float] | None = None,
         m: int | None = None,
         milestone: bool = False,
         **info: Any,
@@ -53,8 +53,9 @@ class Report(Protocol):
 
         The training clock stands still meanwhile. They are evaluated if an evaluation is due, and always at a
         milestone. `elbo` is the method's own bound on, or estimate of, the log marginal likelihood in nats; `flops`
-        among the further information is how many floating point operations training has taken so far. Raises
-        BudgetExhausted when the training time is spent: let it pass.
+        among the further information is how many floating point operations training has taken so far. A figure that
+        takes work may be given as a function without arguments: it is called off the clock, and only if the point is
+        recorded. Raises BudgetExhausted when the training time is spent: let it pass.
         """
 
 

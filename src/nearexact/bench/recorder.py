@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,14 @@ class Recorder:
         self.spent = False
         self.write_error: OSError | None = None  # after which nothing more is accepted
         self._due = FIRST_EVALUATION
+        self._evaluating = self._last_evaluation = 0.0  # seconds of wall-clock time: all of them, the last one
 
     def __call__(
         self,
         predict: Predict,
         *,
-        elbo: float | None = None,
-        upper_bound: float | None = None,
+        elbo: float | Callable[[], float] | None = None,
+        upper_bound: float | Callable[[], float] | None = None,
         m: int | None = None,
         milestone: bool = False,
         **info: Any,
@@ -48,10 +49,16 @@ class Recorder:
             if self.spent or self.write_error:  # a method that went on regardless records nothing more
                 raise BudgetExhausted
             self.spent = elapsed >= self.budget_seconds
-            if milestone or self.spent or elapsed >= self._due:
+            # On the way, looking must not take longer than what is looked at: a run's wall-clock time is limited too.
+            affordable = self._evaluating + self._last_evaluation <= elapsed
+            if milestone or self.spent or (elapsed >= self._due and affordable):
+                begun = time.perf_counter()
                 numbers = {"m": m, "elbo": elbo, "upper_bound": upper_bound, "flops": info.pop("flops", None)}
-                known = {name: float(value) for name, value in numbers.items() if value is not None}
+                known = {name: float(_now(value)) for name, value in numbers.items() if value is not None}
+                info = {name: _now(value) for name, value in info.items()}
                 self._record(predict, {"elapsed": elapsed, **known, "milestone": bool(milestone)}, info)
+                self._last_evaluation = time.perf_counter() - begun
+                self._evaluating += self._last_evaluation
                 while self._due <= elapsed:
                     self._due *= NEXT_EVALUATION
             if self.spent:
@@ -77,6 +84,11 @@ class Recorder:
         self.points += 1
 
 
+def _now(value: Any) -> Any:
+    """What a method has put off until it is needed, here where the clock stands still."""
+    return value() if callable(value) else value
+
+
 def _vector(values: Any, name: str, n: int) -> FloatArray:
     if hasattr(values, "detach"):
         values = values.detach().cpu()
@@ -92,5 +104,7 @@ def peak_memory_mb() -> float:
         status = Path("/proc/self/status").read_text(encoding="ascii")
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))) * 1024 / 1e6
     except (OSError, StopIteration):
+        import resource  # Windows has none
+
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -16,6 +16,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from filelock import FileLock, Timeout
 from nearexact.kernels.base import FloatArray
 
 RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
+ASIDE = "aside-"  # and a number
+TAIL_BYTES = 2**16  # of a trace, enough for its last line
 
 # What a run can end as. A run that is neither, and that nobody holds the lock of, was interrupted.
 FINISHED, BUDGET, KILLED, OUT_OF_MEMORY, ERROR = "finished", "budget", "killed", "out-of-memory", "error"
@@ -103,7 +106,7 @@ class RunFolder:
         write_whole(self.path / RUN, json.dumps({"spec": asdict(spec), "status": INTERRUPTED}, indent=1) + "\n")
         left = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
         if left:
-            aside = next(p for k in range(1, 10**6) if not (p := self.path / f"aside-{k}").exists())
+            aside = next(p for k in range(1, 10**6) if not (p := self.path / f"{ASIDE}{k}").exists())
             aside.mkdir()
             for part in left:
                 part.rename(aside / part.name)
@@ -157,14 +160,32 @@ class RunFolder:
         points, problems = [], []
         for number, line in enumerate(lines, start=1):
             try:
-                point = json.loads(line)
-                point = {**point, **{name: float(point[name]) for name in NUMBERS if point.get(name) is not None}}
-                if "elapsed" not in point or not isinstance(point.get("info", {}), dict):
-                    raise ValueError("not a point")
-                points.append(point)
+                points.append(_point(line))
             except (TypeError, ValueError):
                 problems.append(f"{self.path / TRACE}: line {number} of {len(lines)} is not complete and is left out")
         return points, problems
+
+    def last_point(self) -> dict[str, Any]:
+        """The last complete line of the trace, without reading the others; empty if there is none."""
+        try:
+            with (self.path / TRACE).open("rb") as file:
+                file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return {}
+        for line in reversed(lines):
+            with suppress(TypeError, ValueError):
+                return _point(line)
+        return {}
+
+
+def _point(line: str) -> dict[str, Any]:
+    """A line of the trace; TypeError or ValueError if it is not one."""
+    point: dict[str, Any] = json.loads(line)
+    point = {**point, **{name: float(point[name]) for name in NUMBERS if point.get(name) is not None}}
+    if "elapsed" not in point or not isinstance(point.get("info", {}), dict):
+        raise ValueError("not a point")
+    return point
 
 
 def runs(results: str | os.PathLike[str]) -> Iterator[RunFolder]:
@@ -192,6 +213,9 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
         rows += [{**point.pop("info", {}), **point, **key} for point in points]
         if not points:
             rows.append(key)
+    for trace in sorted(Path(folder).rglob(TRACE)):
+        if not (trace.parent / RUN).exists() and not trace.parent.name.startswith(ASIDE):
+            problems.append(f"{trace} is left out: there is no {RUN} next to it")
     if problems:
         warnings.warn("\n".join(problems), stacklevel=2)
     frame = pd.DataFrame(rows)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from nearexact.bench import datasets, methods, store
 from nearexact.bench.runner import CANNOT_WRITE, DONE_ALREADY, LOCKED
@@ -39,7 +40,7 @@ class Experiment:
     out: Path
     seeds: Sequence[int] = (0,)
     budget_seconds: float = 600.0
-    hard_limit_seconds: float | None = None  # wall-clock, evaluation included; three budgets and a minute by default
+    hard_limit_seconds: float | None = None  # wall-clock, evaluation included; five budgets and 2 minutes by default
     memory_limit: int | None = None
     device: str = "cpu"
     threads: int | None = None  # of a run; all cores, divided by the jobs, by default
@@ -48,7 +49,7 @@ class Experiment:
 
     def specs(self) -> list[RunSpec]:
         """The runs, data set by data set, so that a sweep that is stopped early has whole comparisons."""
-        hard_limit = self.hard_limit_seconds or 3.0 * self.budget_seconds + 60.0
+        hard_limit = self.hard_limit_seconds or 5.0 * self.budget_seconds + 120.0
         threads = self.threads or max((psutil.cpu_count(logical=False) or 1) // self.jobs, 1)
         made = [
             RunSpec(
@@ -78,6 +79,10 @@ class Experiment:
         unknown = sorted(set(self.options) - set(self.methods))
         if unknown:
             raise ValueError(f"there are options for {unknown}, which are not among the methods {list(self.methods)}")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:  # an unknown name, or no such device here
+            raise ValueError(f"there is no device {self.device!r} to run on: {str(error).splitlines()[0]}") from error
         for name, value in (("jobs", self.jobs), ("threads", self.threads or 1)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -227,8 +232,7 @@ class _Process:
         if code is None:
             verdict = self._beyond_limits()
             if verdict is None:
-                points = self.folder.points()[0]
-                return Event(self.spec, store.RUNNING, point=points[-1] if points else {})
+                return Event(self.spec, store.RUNNING, point=self.folder.last_point())
             self.stop()
             self._end_as(*verdict)
         elif code == LOCKED:

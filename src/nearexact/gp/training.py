@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from nearexact.gp.data import as_training_data
+from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.inducing import IndexArray, select, selection_memory
 from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.optimise import Step, minimise
@@ -32,6 +33,8 @@ from nearexact.limits import is_out_of_memory, memory_budget
 
 logger = logging.getLogger(__name__)
 
+# How the log marginal likelihood is approximated: a class of objectives, made from kernel, noise, X, y and Z.
+ObjectiveFactory = type[SparseObjective] | type[FitcObjective]
 MOST_SELECTIONS = 20  # for one M
 HELD_SQUARES = 4  # [M, M] arrays of two models, the best and the last, that are kept while another one is computed
 EVALUATION_SWEEPS = 3.0  # an evaluation with its gradient takes no more than so many sweeps without
@@ -99,6 +102,7 @@ class Training:
         time_limit: float = math.inf,
         memory_limit: int | float | str | None = None,
         seed: int | None = None,
+        objective: ObjectiveFactory = SparseObjective,
         on_step: Callable[[Progress], None] | None = None,
         on_stage: Callable[[Stage, SparsePosterior], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -121,6 +125,7 @@ class Training:
         self.history: list[Stage] = []
         self.flops = 0.0
         self.on_step, self.on_stage, self.clock = on_step, on_stage, clock
+        self._make_objective = objective
         self._random = np.random.default_rng(seed)
         self._started = clock()
         self._evaluation, self._sweep, self._selection = Cost(), Cost(), Cost()
@@ -255,7 +260,7 @@ class Training:
             del current
         return reselected, f"{MOST_SELECTIONS} selections"
 
-    def _optimise(self, objective: SparseObjective, rows: IndexArray, theta: FloatArray) -> FloatArray:
+    def _optimise(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> FloatArray:
         """The best θ that L-BFGS finds for these points."""
         m = len(rows)
         if self._left() < self._evaluation_seconds(m) + self._sweep.predicted(m):
@@ -283,7 +288,7 @@ class Training:
             raise _OutOfTimeError
         return optimum.theta
 
-    def _candidate(self, objective: SparseObjective, rows: IndexArray, theta: FloatArray) -> Candidate:
+    def _candidate(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> Candidate:
         """The model at θ with these points."""
         begun = self.clock()
         factors = objective.factorise(*self.layout.unpack(theta))
@@ -310,8 +315,8 @@ class Training:
         self._stage.exhausted &= len(rows) < m
         return rows
 
-    def _objective(self, rows: IndexArray) -> SparseObjective:
-        objective = SparseObjective(
+    def _objective(self, rows: IndexArray) -> SparseObjective | FitcObjective:
+        objective = self._make_objective(
             self.layout.kernel,
             START_NOISE,
             self.X,

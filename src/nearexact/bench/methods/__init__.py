@@ -8,24 +8,36 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from nearexact.bench.methods.gpr import GPR
-from nearexact.bench.methods.linear import Linear
-from nearexact.bench.methods.mean import Mean
-from nearexact.bench.methods.sgpr import SGPR
 from nearexact.bench.protocol import Method
 
 GROUP = "nearexact.methods"
+
+
+def _in(module: str, attribute: str, **options: Any) -> Callable[..., Method]:
+    """A method of this package; its module, and what that needs, is only imported when it is made."""
+
+    def make(**more: Any) -> Method:
+        found = import_module(f"{__name__}.{module}")
+        method: Method = getattr(found, attribute)(**options, **more)
+        return method
+
+    return make
+
+
 BUILT_IN: Mapping[str, Callable[..., Method]] = {
-    "sgpr": SGPR,
-    "sgpr-paper": partial(SGPR, procedure="paper"),
-    "gpr": GPR,
-    "linear": Linear,
-    "mean": Mean,
+    "sgpr": _in("sgpr", "SGPR"),
+    "sgpr-paper": _in("sgpr", "SGPR", procedure="paper"),
+    "gpr": _in("gpr", "GPR"),
+    "itergp": _in("itergp", "IterGP"),
+    "svgp": _in("svgp", "SVGP"),
+    "fitc": _in("fitc", "FITC"),
+    "linear": _in("linear", "Linear"),
+    "mean": _in("mean", "Mean"),
 }
 
 
@@ -51,7 +63,10 @@ def _find(name: str) -> Callable[..., Method]:
         return BUILT_IN[name]
     for point in entry_points(group=GROUP):
         if point.name == name:
-            found: Callable[..., Method] = point.load()
+            try:
+                found: Callable[..., Method] = point.load()
+            except Exception as error:  # whatever is wrong in that package
+                raise ValueError(f"the method {name!r} ({point.value}) cannot be imported: {error}") from error
             return found
     path, separator, attribute = name.rpartition(":")
     if separator and path.endswith(".py"):
@@ -67,6 +82,8 @@ def _from_file(path: Path, attribute: str) -> Callable[..., Method]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
+    if str(path.parent.resolve()) not in sys.path:
+        sys.path.append(str(path.parent.resolve()))  # for what lies next to the file
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever is wrong in the file

@@ -7,7 +7,9 @@ import torch
 from nearexact.bench.methods.sgpr import predictor
 from nearexact.bench.protocol import Report, Task
 from nearexact.gp import ExactPosterior, ExactTraining, Progress, Stage
+from nearexact.gp.exact_training import exact_memory
 from nearexact.kernels import SquaredExponential
+from nearexact.limits import memory_budget
 
 
 class GPR:
@@ -34,10 +36,14 @@ class GPR:
                 stopped=stage.stopped,
             )
 
+        X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
+        needed, free = exact_memory(SquaredExponential(), len(y)), memory_budget(task.memory_limit, X.device)
+        if needed > free:
+            raise MemoryError(f"{len(y)} rows need {needed / 1e9:.3g} GB, there are {free / 1e9:.3g} GB")
         training = ExactTraining(
             SquaredExponential(),
-            torch.tensor(task.X_train, device=task.device),
-            torch.tensor(task.y_train, device=task.device),
+            X,
+            y,
             memory_limit=task.memory_limit,
             on_step=after_step,
             on_stage=after_stage,

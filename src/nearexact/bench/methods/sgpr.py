@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 
 from nearexact.bench.protocol import Predict, Report, Task
-from nearexact.gp import ExactPosterior, Progress, SparsePosterior, Stage, Training
+from nearexact.gp import ExactPosterior, Progress, SparseObjective, SparsePosterior, Stage, Training
+from nearexact.gp.schedule import SCHEDULE
+from nearexact.gp.training import ObjectiveFactory
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import FloatArray
 
@@ -16,9 +19,10 @@ class SGPR:
     """The training procedure of `SGPRegressor`, but it goes on to the end of the schedule or of the budget."""
 
     name = "sgpr"
+    objective: ClassVar[ObjectiveFactory] = SparseObjective
 
-    def __init__(self, procedure: str = "robust") -> None:
-        self.procedure = procedure
+    def __init__(self, procedure: str = "robust", max_inducing: int = SCHEDULE[-1]) -> None:
+        self.procedure, self.max_inducing = procedure, max_inducing
 
     def run(self, task: Task, report: Report) -> None:
         def after_step(progress: Progress) -> None:
@@ -47,6 +51,8 @@ class SGPR:
             torch.tensor(task.X_train, device=task.device),
             torch.tensor(task.y_train, device=task.device),
             procedure=self.procedure,
+            max_inducing=self.max_inducing,
+            objective=self.objective,
             memory_limit=task.memory_limit,
             seed=task.seed,
             on_step=after_step,

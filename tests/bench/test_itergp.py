@@ -1,0 +1,86 @@
+"""IterGP's estimates against the exact GP, with tolerances so tight that they must agree."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import linear_operator
+import numpy as np
+import pytest
+import torch
+
+from nearexact.bench import methods
+from nearexact.bench.datasets import load_split
+from nearexact.bench.methods import itergp
+from nearexact.gp import gpr_objective
+from nearexact.kernels import SquaredExponential
+from tests.bench.test_methods import Notes, task
+
+KERNEL, NOISE = SquaredExponential([1.5] * 10, 0.8), 0.3
+PLENTY = 10**9  # bytes
+
+
+def products(memory: int = PLENTY) -> itergp._Products:
+    X = torch.tensor(load_split("diabetes", 0).X_train)
+    return itergp._Products(X, KERNEL, memory)
+
+
+def settings(**values: float) -> ExitStack:
+    stack = ExitStack()
+    for name, value in {"max_cholesky_size": 0, "min_preconditioning_size": 1, **values}.items():
+        stack.enter_context(getattr(linear_operator.settings, name)(value))
+    return stack
+
+
+@pytest.mark.parametrize("memory", [PLENTY, 1], ids=["stored", "computed anew"])
+@pytest.mark.parametrize("preconditioner", [0, 40])
+def test_the_estimate_and_its_gradient_are_those_of_the_exact_gp(memory: int, preconditioner: int) -> None:
+    data = load_split("diabetes", 0)
+    exact = gpr_objective(KERNEL, NOISE, data.X_train, data.y_train)
+    lml, by_parameter, by_noise = exact.value_and_gradient(KERNEL, NOISE)
+    tight = {"cg_tolerance": 1e-5, "num_trace_samples": 400, "max_lanczos_quadrature_iterations": 60}
+    with settings(max_preconditioner_size=preconditioner, **tight):
+        found = itergp._estimate(products(memory), KERNEL, NOISE, torch.tensor(data.y_train), seed=0)
+    assert found[0] == pytest.approx(lml, rel=2e-3)
+    assert found[2] == pytest.approx(by_noise, abs=0.03 * abs(by_noise) + 1.0)
+    for name, gradient in by_parameter.items():
+        np.testing.assert_allclose(found[1][name], gradient, rtol=0.03, atol=1.0)
+
+
+def test_a_seed_gives_the_same_estimate_again_and_the_random_state_is_left_alone() -> None:
+    y = torch.tensor(load_split("diabetes", 0).y_train)
+    state = torch.random.get_rng_state()
+    with settings(max_preconditioner_size=40):
+        values = [itergp._estimate(products(), KERNEL, NOISE, y, seed)[0] for seed in (3, 3, 4)]
+    assert values[0] == values[1] != values[2]
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("memory", [PLENTY, 1], ids=["stored", "computed anew"])
+def test_predictions_are_those_of_the_exact_gp(memory: int) -> None:
+    data = load_split("diabetes", 0)
+    with settings(max_preconditioner_size=40):
+        predict = itergp._predictor(products(memory), KERNEL, NOISE, torch.tensor(data.y_train), tolerance=1e-5)
+        mean, variance = predict(data.X_test)
+    exact = gpr_objective(KERNEL, NOISE, data.X_train, data.y_train).factorise(KERNEL, NOISE)
+    exact_mean, exact_variance = exact.predict(data.X_test)
+    np.testing.assert_allclose(mean, exact_mean, atol=1e-4)
+    np.testing.assert_allclose(variance, exact_variance + NOISE, atol=1e-4)
+
+
+def test_a_run_tells_how_its_solves_went_and_what_the_exact_likelihood_is() -> None:
+    notes = Notes()
+    methods.create("itergp").run(task(), notes)
+    last = notes.calls[-1]
+    assert last["milestone"]
+    assert last["cg_iterations"] > 5
+    assert 0.0 < last["cg_residual"] < 0.1
+    assert last["elbo"] == pytest.approx(last["exact_lml"](), rel=0.02)
+    assert last["flops"] >= 2.0 * 375**2 * last["cg_iterations"] * 11
+
+
+def test_settings_are_options_and_unknown_ones_are_refused() -> None:
+    method = methods.create("itergp", {"cg_tolerance": 1.0, "noise_floor": 1e-4})
+    assert vars(method)["settings"]["cg_tolerance"] == 1.0
+    with pytest.raises(ValueError, match="max_cholesky_size"):
+        methods.create("itergp", {"cg_tolerence": 1.0})
