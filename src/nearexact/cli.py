@@ -178,7 +178,7 @@ def _bench_methods(_: argparse.Namespace) -> int:
 
 def _paper_svgp(options: argparse.Namespace) -> int:
     from nearexact.bench.display import sweep_display
-    from nearexact.bench.paper import SVGPExperiment, failures
+    from nearexact.bench.paper import SVGPExperiment
     from nearexact.limits import parse_seconds
 
     given = {name: getattr(options, name) for name in ("dataset", "steps", "inducing", "seed", "threads")}
@@ -193,9 +193,9 @@ def _paper_svgp(options: argparse.Namespace) -> int:
         ablation_only=options.ablation_only,
         **fields,
     )
-    with sweep_display(len(experiment.experiments()), enabled=not options.quiet) as display:
+    with sweep_display(len(experiment.experiments), enabled=not options.quiet) as display:
         experiment.run(display.show)
-    for failure in failures(experiment):
+    for failure in experiment.failures():
         print(f"failed: {failure}", file=sys.stderr)
     print(f"best: {experiment.best().name}")
     for path in experiment.write():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ class SVGPExperiment:
         around = {setting for group in ablations(made, PUBLISHED_BEST).values() for setting in group}
         return [setting for setting in made if setting in around] or [PUBLISHED_BEST]
 
+    @cached_property
     def experiments(self) -> dict[str, Experiment]:
         """One sweep of one run for each combination, by name, and one for SGPR with as many points."""
         common = {
@@ -105,7 +107,7 @@ class SVGPExperiment:
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> None:
         """Make the runs that are not done yet."""
-        for name, experiment in self.experiments().items():
+        for name, experiment in self.experiments.items():
             run_sweep(experiment, on_event=lambda event, name=name: on_event(_named(event, name)))  # type: ignore[misc]
 
     def results(self) -> pd.DataFrame:
@@ -133,8 +135,14 @@ class SVGPExperiment:
             points = points[points["m"] == points["m"].max()]
         return pd.DataFrame({"elapsed": points.get("elapsed", []), "negative_elbo": -points.get("elbo", pd.Series())})
 
+    def failures(self) -> list[str]:
+        """Which runs failed, and why."""
+        folders = {name: self._folder(name) for name in self.experiments}
+        ended = {name: (folder.status(), folder.read().get("reason", "")) for name, folder in folders.items()}
+        return [f"{name}: {status}: {reason}" for name, (status, reason) in ended.items() if status in store.FAILED]
+
     def _folder(self, name: str) -> RunFolder:
-        experiment = self.experiments()[name]
+        experiment = self.experiments[name]
         return RunFolder(experiment.specs()[0].folder(experiment.out))
 
     def write(self) -> list[Path]:
@@ -181,13 +189,3 @@ def ablations(settings: Iterable[Setting], best: Setting) -> dict[str, list[Sett
 def _named(event: Event, name: str) -> Event:
     """The event of a run of the grid, shown under the combination's name."""
     return replace(event, spec=replace(event.spec, method=name))
-
-
-def failures(experiment: SVGPExperiment) -> list[str]:
-    """Which combinations failed, and why."""
-    found = []
-    for name in experiment.experiments():
-        folder = experiment._folder(name)
-        if folder.status() in store.FAILED:
-            found.append(f"{name}: {folder.status()}: {folder.read().get('reason', '')}")
-    return found
