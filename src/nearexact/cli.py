@@ -74,6 +74,12 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     export.add_argument("-o", "--output", type=Path, required=True, help="a .csv or .parquet file")
     export.set_defaults(command=_bench_export)
 
+    fidelity = commands.add_parser("fidelity", help="how near to the exact GP, and why not: posterior or parameters")
+    fidelity.add_argument("results", type=Path)
+    fidelity.add_argument("--memory-limit", help='for the exact GP, such as "8GB"; half of what is free')
+    fidelity.add_argument("--time-limit", default="10m", help="to train an exact GP where there is no run of gpr")
+    fidelity.set_defaults(command=_bench_fidelity)
+
     commands.add_parser("methods", help="list methods").set_defaults(command=_bench_methods)
 
 
@@ -156,13 +162,36 @@ def _bench_export(options: argparse.Namespace) -> int:
     frame = load(options.results)
     if options.output.suffix == ".parquet":
         # A column of Parquet has one type; what methods add may differ from one to the next.
-        mixed = [name for name in frame.columns if frame[name].dtype == object and frame[name].map(type).nunique() > 1]
+        mixed = [name for name in frame.columns if frame[name].dropna().map(type).nunique() > 1]
         frame.astype(dict.fromkeys(mixed, "string")).to_parquet(options.output)
     elif options.output.suffix == ".csv":
         frame.to_csv(options.output, index=False)
     else:
         raise ValueError(f"the output must be a .csv or .parquet file, got {options.output}")
     print(f"{len(frame)} rows: {options.output}")
+    return 0
+
+
+def _bench_fidelity(options: argparse.Namespace) -> int:
+    from nearexact.bench import fidelity
+    from nearexact.limits import parse_seconds
+
+    if not options.results.is_dir():
+        raise ValueError(f"there is no folder {str(options.results)!r} with results")
+    found = []
+    table = Table("data set", "method", "seed", "KL", "ΔLML/N", "NLPD", "exact", "diagnosis", box=None)
+    limits = {"memory_limit": options.memory_limit, "time_limit": parse_seconds(options.time_limit)}
+    for one in fidelity.compare(options.results, **limits):
+        if isinstance(one, str):
+            print(f"not compared: {one}", file=sys.stderr)
+            continue
+        found.append(one)
+        numbers = [f"{value:.3g}" for value in (one.kl, one.lml_difference, one.nlpd, one.nlpd_exact)]
+        table.add_row(one.dataset, one.method, str(one.seed), *numbers, one.diagnosis)
+    if not found:
+        raise ValueError(f"nothing in {options.results} can be compared with the exact GP")
+    Console().print(table)
+    print(fidelity.write(options.results, found))
     return 0
 
 

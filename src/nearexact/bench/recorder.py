@@ -75,7 +75,7 @@ class Recorder:
             point["nlpd"] = metrics.nlpd(self.y_test, mean, variance)
         point["peak_memory_mb"] = peak_memory_mb()
         try:
-            if point["milestone"]:
+            if point["milestone"] or self.spent:  # what a run ends with is kept too
                 self.folder.save_predictions(self.points, mean, variance)
             self.folder.append({**point, "info": info})
         except OSError as error:  # not the method's fault, so not for its handlers

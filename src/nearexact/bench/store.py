@@ -3,7 +3,7 @@
 results/<data set>/<method>/seed-<n>/
     run.json         what was asked for, what came of it, where and with which versions
     trace.jsonl      one line for each evaluation, appended and flushed as they come
-    predictions/     test predictions at the milestones
+    predictions/     test predictions at the milestones and at the end of the budget
     lock             held by the process that writes
     aside-<k>/       what an interrupted run had written before it was started again
 """

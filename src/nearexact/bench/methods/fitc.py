@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from nearexact.bench.methods.sgpr import SGPR
 from nearexact.gp.fitc import FitcObjective
+from nearexact.gp.schedule import SCHEDULE
 
 
 class FITC(SGPR):
-    """Algorithm 1 with FITC's likelihood in the place of the bound. It need not grow with M, so nothing is rescued."""
+    """SGPR's procedure with FITC's likelihood in the place of the bound. A larger M is only kept if that is higher."""
 
     name = "fitc"
     objective = FitcObjective
 
-    def __init__(self) -> None:
-        super().__init__(procedure="paper")
+    def __init__(self, max_inducing: int = SCHEDULE[-1]) -> None:
+        super().__init__(max_inducing=max_inducing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nearexact.bench.methods.sgpr import predictor
+from nearexact.bench.methods.sgpr import Predictor
 from nearexact.bench.protocol import Report, Task
 from nearexact.gp import ExactPosterior, ExactTraining, Progress, Stage
 from nearexact.gp.exact_training import exact_memory
@@ -19,12 +19,13 @@ class GPR:
 
     def run(self, task: Task, report: Report) -> None:
         def after_step(progress: Progress) -> None:
-            lml = progress.elbo
-            report(predictor(progress.posterior), elbo=lml, upper_bound=lml, flops=training.flops)
+            lml, predict = progress.elbo, Predictor(progress.posterior)
+            report(predict, elbo=lml, upper_bound=lml, flops=training.flops, **predict.hyperparameters())
 
         def after_stage(stage: Stage, posterior: ExactPosterior) -> None:
+            predict = Predictor(lambda: posterior)
             report(
-                predictor(lambda: posterior),
+                predict,
                 elbo=stage.elbo,
                 upper_bound=stage.upper_bound,
                 milestone=True,
@@ -32,8 +33,8 @@ class GPR:
                 evaluations=stage.evaluations,
                 restarts=stage.restarts,
                 rescues=stage.rescues,
-                noise_variance=stage.noise_variance,
                 stopped=stage.stopped,
+                **predict.hyperparameters(),
             )
 
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))

@@ -63,16 +63,29 @@ class IterGP:
         layout = ParameterLayout(SquaredExponential(), X.shape[1], Numerics(floor=self.noise_floor))
         products = _Products(X, layout.kernel, memory_budget(task.memory_limit, X.device))
         theta = layout.pack(layout.kernel, START_NOISE)
-        with ExitStack() as stack:
-            for name, value in self.settings.items():
-                source = gpytorch.settings if hasattr(gpytorch.settings, name) else linear_operator.settings
-                stack.enter_context(getattr(source, name)(value))
+        with self._settings():
             for probes in range(MOST_PROBES):
                 seed = int(np.random.SeedSequence([task.seed, probes]).generate_state(1)[0])
                 optimum = self._optimise(layout, products, y, theta, seed, task, report)
                 theta = optimum.theta
                 if optimum.iterations < FEWEST_STEPS:
                     break
+
+    def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> _Posterior:
+        """Its predictions at given hyperparameters."""
+        X = torch.tensor(task.X_train, device=task.device)
+        products = _Products(X, kernel, memory_budget(task.memory_limit, X.device))
+        y = torch.tensor(task.y_train, device=task.device)
+        predict = _predictor(products, kernel, noise_variance, y, self.settings["eval_cg_tolerance"])
+        return _Posterior(kernel, noise_variance, predict, self._settings)
+
+    def _settings(self) -> ExitStack:
+        """GPyTorch's settings are global while a context lasts."""
+        with ExitStack() as stack:
+            for name, value in self.settings.items():
+                source = gpytorch.settings if hasattr(gpytorch.settings, name) else linear_operator.settings
+                stack.enter_context(getattr(source, name)(value))
+            return stack.pop_all()
 
     def _optimise(
         self,
@@ -98,6 +111,8 @@ class IterGP:
                 _predictor(products, kernel, noise_variance, y, self.settings["eval_cg_tolerance"]),
                 elbo=-value,
                 flops=products.flops,
+                lengthscales=kernel.parameters["lengthscales"].tolist(),
+                variance=float(kernel.parameters["variance"]),
                 noise_variance=noise_variance,
                 stored=products.stored,
                 **products.last_solve,
@@ -155,6 +170,21 @@ def _predictor(products: _Products, kernel: Kernel, noise_variance: float, y: Te
         return mean, variance.clamp_(min=least) + noise_variance
 
     return predict
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """Latent marginals, as the posteriors of `nearexact.gp` give them."""
+
+    kernel: Kernel
+    noise_variance: float
+    observations: Predict
+    settings: Callable[[], ExitStack]
+
+    def predict(self, X: FloatArray) -> tuple[Tensor, Tensor]:
+        with self.settings():
+            mean, variance = self.observations(X)
+        return mean, variance - self.noise_variance
 
 
 def _exact_lml(layout: ParameterLayout, theta: FloatArray, task: Task) -> Callable[[], float]:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 
-from nearexact.bench.protocol import Predict, Report, Task
-from nearexact.gp import ExactPosterior, Progress, SparseObjective, SparsePosterior, Stage, Training
+from nearexact.bench.protocol import Report, Task
+from nearexact.gp import (
+    ExactPosterior,
+    Progress,
+    SparseObjective,
+    SparsePosterior,
+    Stage,
+    Training,
+    greedy_variance,
+)
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.training import ObjectiveFactory
 from nearexact.kernels import SquaredExponential
-from nearexact.kernels.base import FloatArray
+from nearexact.kernels.base import FloatArray, Kernel
 
 
 class SGPR:
@@ -26,11 +35,13 @@ class SGPR:
 
     def run(self, task: Task, report: Report) -> None:
         def after_step(progress: Progress) -> None:
-            report(predictor(progress.posterior), elbo=progress.elbo, m=progress.m, flops=training.flops)
+            predict = Predictor(progress.posterior)
+            report(predict, elbo=progress.elbo, m=progress.m, flops=training.flops, **predict.hyperparameters())
 
         def after_stage(stage: Stage, posterior: SparsePosterior) -> None:
+            predict = Predictor(lambda: posterior)
             report(
-                predictor(lambda: posterior),
+                predict,
                 elbo=stage.elbo,
                 upper_bound=stage.upper_bound,
                 m=stage.m,
@@ -42,8 +53,8 @@ class SGPR:
                 restarts=stage.restarts,
                 rescues=stage.rescues,
                 jitter=stage.jitter,
-                noise_variance=stage.noise_variance,
                 stopped=stage.stopped,
+                **predict.hyperparameters(),
             )
 
         training = Training(
@@ -60,15 +71,33 @@ class SGPR:
         )
         training.run()
 
+    def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> SparsePosterior:
+        """The approximation at given hyperparameters, with m points chosen for them."""
+        X = torch.tensor(task.X_train, device=task.device)
+        rows = greedy_variance(kernel, X, min(m or len(X), len(X)), seed=task.seed)
+        Z = X[torch.from_numpy(rows)]
+        objective = self.objective(kernel, noise_variance, X, task.y_train, Z, memory_limit=task.memory_limit)
+        return objective.factorise(kernel, noise_variance).posterior()
 
-def predictor(posterior: Callable[[], SparsePosterior | ExactPosterior]) -> Predict:
-    """Predictions of new observations by a posterior that is computed when it is first asked."""
-    known: list[SparsePosterior | ExactPosterior] = []
 
-    def predict(X: FloatArray) -> tuple[FloatArray, FloatArray]:
-        if not known:
-            known.append(posterior())
-        mean, variance = known[0].predict(X)
-        return mean.cpu().numpy(), variance.cpu().numpy() + known[0].noise_variance
+class Predictor:
+    """Predictions of new observations by a posterior that is computed when it is first needed."""
 
-    return predict
+    def __init__(self, posterior: Callable[[], SparsePosterior | ExactPosterior]) -> None:
+        self._compute = posterior
+
+    @cached_property
+    def posterior(self) -> SparsePosterior | ExactPosterior:
+        return self._compute()
+
+    def __call__(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
+        mean, variance = self.posterior.predict(X)
+        return mean.cpu().numpy(), variance.cpu().numpy() + self.posterior.noise_variance
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """For the trace, where comparisons with the exact GP look for them; computed if the point is recorded."""
+        return {
+            "lengthscales": lambda: self.posterior.kernel.parameters["lengthscales"].tolist(),
+            "variance": lambda: float(self.posterior.kernel.parameters["variance"]),
+            "noise_variance": lambda: self.posterior.noise_variance,
+        }

@@ -14,10 +14,11 @@ import gpytorch
 import torch
 from torch import Tensor
 
+from nearexact.bench.methods.sgpr import SGPR
 from nearexact.bench.protocol import Report, Task
-from nearexact.gp import greedy_variance
+from nearexact.gp import SparsePosterior, greedy_variance
 from nearexact.kernels import SquaredExponential
-from nearexact.kernels.base import FloatArray
+from nearexact.kernels.base import FloatArray, Kernel
 
 MOST_INDUCING = 1000
 START_NOISE, NOISE_FLOOR = 0.1, 1e-5
@@ -69,6 +70,8 @@ class SVGP:
                 flops=step * flops_of_step,
                 step=step,
                 learning_rate=optimiser.param_groups[0]["lr"],
+                lengthscales=lambda: model.covar_module.base_kernel.lengthscale[0].tolist(),
+                variance=lambda: float(model.covar_module.outputscale),
                 noise_variance=model.noise_variance,
             )
 
@@ -86,6 +89,10 @@ class SVGP:
             show(step)
             if step == self.max_steps:
                 break
+
+    def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> SparsePosterior:
+        """The best that it can do at given hyperparameters with m greedy points, which is SGPR's solution."""
+        return SGPR().at(task, kernel, noise_variance, m)
 
 
 class VariationalGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]

@@ -1,0 +1,129 @@
+"""Fidelity: the figures by their definitions, and the cases that the paper tells apart."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributions import Normal, kl_divergence
+
+from nearexact.bench import fidelity, methods, store
+from nearexact.bench.clock import TrainingClock
+from nearexact.bench.datasets import load_split
+from nearexact.bench.fidelity import Fidelity, Gaussian
+from nearexact.bench.recorder import Recorder
+from nearexact.bench.store import RunFolder, RunSpec
+from nearexact.cli import main
+from nearexact.gp import gpr_objective
+from nearexact.kernels import SquaredExponential
+from tests.bench.test_methods import task
+
+
+def run_here(results: Path, method: str, dataset: str, **options: Any) -> RunFolder:
+    """A run without a process of its own."""
+    spec = RunSpec(dataset, method, 0, budget_seconds=600.0, hard_limit_seconds=600.0, options=options)
+    folder, data = RunFolder(spec.folder(results)), load_split(dataset, 0)
+    folder.prepare(spec)
+    recorder = Recorder(folder, data.X_test, data.y_test, spec.budget_seconds, TrainingClock())
+    methods.create(method, options).run(task(dataset), recorder)
+    folder.update(status=store.FINISHED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("results")
+    for method in ("gpr", "mean", "sgpr", "fitc"):
+        run_here(folder, method, "heteroscedastic")
+    return folder
+
+
+def found(results: Path) -> dict[str, Fidelity]:
+    return {one.method: one for one in fidelity.compare(results) if isinstance(one, Fidelity)}
+
+
+def test_fitc_predicts_better_than_the_exact_gp_and_is_no_approximation_of_it(results: Path) -> None:
+    compared = found(results)
+    fitc, sgpr = compared["fitc"], compared["sgpr"]
+    assert fitc.diagnosis == fidelity.UNFAITHFUL
+    assert fitc.nlpd < fitc.nlpd_exact_at_exact - 0.1
+    assert fitc.kl > 1.0
+    assert sgpr.diagnosis == fidelity.FAITHFUL
+    assert sgpr.kl < 0.01
+    assert sgpr.nlpd == pytest.approx(sgpr.nlpd_exact_at_exact, abs=0.01)
+    assert fitc.joint_kl > 10.0 * sgpr.joint_kl
+
+
+def test_the_figures_are_those_of_their_definitions(results: Path) -> None:
+    one = found(results)["sgpr"]
+    run = next(run for run in store.runs(results) if run.read()["spec"]["method"] == "sgpr")
+    points = run.points()[0]
+    last = points[-1]["info"]
+    data = load_split("heteroscedastic", 0)
+    kernel, noise = SquaredExponential(last["lengthscales"], last["variance"]), last["noise_variance"]
+    exact = gpr_objective(kernel, noise, data.X_train, data.y_train).factorise(kernel, noise)
+    with np.load(run.path / "predictions" / f"{len(points) - 1}.npz") as saved:
+        mean, std = torch.tensor(saved["mean"]), torch.tensor(saved["variance"] - noise).sqrt()
+    exact_mean, exact_variance = exact.predict(data.X_test)
+    kl = kl_divergence(Normal(mean, std), Normal(exact_mean, exact_variance.sqrt())).mean()
+    assert one.kl == pytest.approx(float(kl), rel=1e-6)
+    assert one.lml == pytest.approx(exact.lml)
+    distance = ((mean - exact_mean) ** 2 + (std - exact_variance.sqrt()) ** 2).sqrt().mean()
+    assert one.wasserstein == pytest.approx(float(distance), rel=1e-6)
+    assert one.nlpd == pytest.approx(points[-1]["nlpd"])
+    assert one.rmse == pytest.approx(points[-1]["rmse"])
+
+
+def test_without_a_run_of_gpr_the_exact_gp_is_trained(tmp_path: Path) -> None:
+    run_here(tmp_path, "sgpr", "step", max_inducing=20)
+    (one,) = fidelity.compare(tmp_path, time_limit=5.0)
+    assert isinstance(one, Fidelity)
+    assert one.lml_difference <= 0.01
+
+
+def test_the_command_keeps_what_it_found(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "fidelity", str(results)]) == 0
+    assert "unfaithful" in capsys.readouterr().out
+    records = json.loads((results / "fidelity.json").read_text())
+    assert {record["method"] for record in records} == {"sgpr", "fitc"}
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "fidelity", str(tmp_path)]) == 2
+    assert "nothing in" in capsys.readouterr().err
+    run_here(tmp_path, "sgpr", "step", max_inducing=10)
+    assert main(["bench", "fidelity", str(tmp_path), "--memory-limit", "10kB"]) == 2
+    assert "the exact GP needs" in capsys.readouterr().err
+
+
+@given(st.floats(-2.0, 2.0), st.floats(0.01, 10.0), st.floats(-2.0, 2.0), st.floats(0.01, 10.0))
+def test_divergence_and_distance_are_those_of_gaussians(m_a: float, v_a: float, m_e: float, v_e: float) -> None:
+    a, e = Gaussian(np.array([m_a]), np.array([v_a]), 0.1), Gaussian(np.array([m_e]), np.array([v_e]), 0.2)
+    expected = kl_divergence(Normal(m_a, math.sqrt(v_a)), Normal(m_e, math.sqrt(v_e)))
+    assert fidelity.marginal_kl(a, e) == pytest.approx(float(expected), rel=1e-4, abs=1e-5)
+    assert fidelity.marginal_kl(a, a) == 0.0
+    assert fidelity.marginal_wasserstein(a, e) ** 2 == pytest.approx(
+        (m_a - m_e) ** 2 + v_a + v_e - 2.0 * math.sqrt(v_a * v_e), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("figures", "diagnosis"),
+    [
+        ((0.0, 0.0, 1.0, 1.0), fidelity.FAITHFUL),
+        ((0.0, 0.5, 1.0, 1.0), fidelity.BETTER_OPTIMUM),
+        ((0.0, -0.5, 1.0, 1.0), fidelity.WORSE_OPTIMUM),
+        ((0.0, -0.5, 0.5, 1.0), fidelity.MISSPECIFIED),
+        ((1.0, 0.0, 1.0, 1.0), fidelity.UNFAITHFUL),
+        ((math.nan, 0.0, 1.0, 1.0), fidelity.UNFAITHFUL),
+    ],
+)
+def test_every_case_has_its_words(figures: tuple[float, float, float, float], diagnosis: str) -> None:
+    assert fidelity.diagnose(*figures) == diagnosis
