@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import ExitStack
 
 import linear_operator
@@ -84,3 +86,26 @@ def test_settings_are_options_and_unknown_ones_are_refused() -> None:
     assert vars(method)["settings"]["cg_tolerance"] == 1.0
     with pytest.raises(ValueError, match="max_cholesky_size"):
         methods.create("itergp", {"cg_tolerence": 1.0})
+
+
+MEASURE = """
+import numpy as np, resource, torch
+from nearexact.bench.methods.itergp import IterGP
+from nearexact.bench.protocol import BudgetExhausted, Task
+rng = np.random.default_rng(0)
+X = rng.normal(size=(15_000, 8))
+y = np.sin(X.sum(1)) + 0.1 * rng.normal(size=15_000)
+def report(predict, **_):
+    predict(X[:300])
+    raise BudgetExhausted
+try:
+    IterGP().run(Task("generated", X, y, 300, 0, 1.0, None, "cpu", 1), report)
+except BudgetExhausted:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_fifteen_thousand_rows_take_less_than_twelve_gigabytes() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 12e9
