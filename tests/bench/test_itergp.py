@@ -109,3 +109,12 @@ except BudgetExhausted:
 def test_fifteen_thousand_rows_take_less_than_twelve_gigabytes() -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 12e9
+
+
+def test_products_by_keops_are_the_same() -> None:
+    pytest.importorskip("pykeops")
+    found = products(memory=1)
+    assert found.keops
+    found.prepare(KERNEL)
+    rhs = torch.randn(len(found.X), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    np.testing.assert_allclose(found.times(rhs), KERNEL(found.X) @ rhs, atol=1e-9)
