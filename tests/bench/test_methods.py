@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,14 @@ def test_fitc_grows_m_and_gives_no_bound() -> None:
     milestones = [call for call in notes.calls if call.get("milestone")]
     assert [call["scheduled_m"] for call in milestones][:3] == [10, 20, 50]
     assert all(math.isnan(call["upper_bound"]) for call in milestones)
+
+
+@pytest.mark.skipif("NEAREXACT_DATA" not in os.environ, reason="needs the data sets: NEAREXACT_DATA=<folder>")
+@pytest.mark.parametrize("seed", [0, 2])  # where a direction that hardly varies in training does in the test part
+def test_linear_stays_sane_on_elevators(seed: int) -> None:
+    data, notes = load_split("elevators", seed), Notes()
+    methods.create("linear").run(task("elevators", X_train=data.X_train, y_train=data.y_train), notes)
+    mean, variance = notes.calls[0]["predict"](data.X_test)
+    assert np.sqrt(np.mean((mean - data.y_test) ** 2)) < 0.6
+    assert -notes.calls[0]["elbo"] == pytest.approx(9928.0, rel=0.01)  # published
+    assert variance[0] > 0.1
