@@ -81,6 +81,10 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
     try:
         data = datasets.load_split(spec.dataset, spec.seed)
         method = create(spec.method, spec.options)
+        try:
+            folder.update(settings=getattr(method, "__dict__", {}))  # at once: not every run comes to its end
+        except OSError as error:
+            raise _CannotWriteError(error) from error
         torch.manual_seed(spec.seed)
         task = Task(
             dataset=spec.dataset,
@@ -103,7 +107,6 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
         details: dict[str, Any] = {
             "training_seconds": clock.elapsed(),
             "points": recorder.points,
-            "settings": getattr(method, "__dict__", {}),
         }
         if not recorder.points:
             return store.ERROR, "the method returned without reporting anything", details
