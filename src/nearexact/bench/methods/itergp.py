@@ -115,6 +115,7 @@ class IterGP:
                 variance=float(kernel.parameters["variance"]),
                 noise_variance=noise_variance,
                 stored=products.stored,
+                exact_lml=_exact_lml(layout, at, task),
                 **products.last_solve,
                 **more,
             )
@@ -127,7 +128,6 @@ class IterGP:
             optimum.theta,
             optimum.value,
             milestone=True,
-            exact_lml=_exact_lml(layout, optimum.theta, task),
             stopped=optimum.reason,
             restarts=optimum.restarts,
         )
