@@ -1,12 +1,15 @@
-"""How good predictions are: root mean squared error and negative log predictive density."""
+"""How good predictions are: root mean squared error, negative log predictive density, coverage of intervals."""
 
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 
 from nearexact.kernels.base import FloatArray
+
+COVERAGE_LEVELS = (50, 90, 95)  # per cent
 
 
 def rmse(y: FloatArray, mean: FloatArray) -> float:
@@ -17,3 +20,12 @@ def rmse(y: FloatArray, mean: FloatArray) -> float:
 def nlpd(y: FloatArray, mean: FloatArray, variance: FloatArray) -> float:
     """Mean negative log density of y under independent Gaussians."""
     return float(np.mean(0.5 * (np.log(2.0 * math.pi * variance) + (y - mean) ** 2 / variance)))
+
+
+def coverage(y: FloatArray, mean: FloatArray, variance: FloatArray, level: float) -> float:
+    """Share of y within the central intervals that should hold `level` per cent of it; calibrated if it is as large.
+
+    A prediction that is not a number covers nothing.
+    """
+    width = NormalDist().inv_cdf(0.5 + level / 200.0)  # standard deviations on either side
+    return float(np.mean(np.abs(y - mean) <= width * np.sqrt(variance)))

@@ -73,6 +73,8 @@ class Recorder:
         with np.errstate(all="ignore"):  # predictions that explode are a result
             point["rmse"] = metrics.rmse(self.y_test, mean)
             point["nlpd"] = metrics.nlpd(self.y_test, mean, variance)
+            for level in metrics.COVERAGE_LEVELS:
+                point[f"coverage_{level}"] = metrics.coverage(self.y_test, mean, variance, level)
         point["peak_memory_mb"] = peak_memory_mb()
         try:
             if point["milestone"] or self.spent:  # what a run ends with is kept too

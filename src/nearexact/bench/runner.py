@@ -80,6 +80,8 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
     clock: TrainingClock | None = None
     try:
         data = datasets.load_split(spec.dataset, spec.seed)
+        n_train, inputs = data.X_train.shape
+        folder.update(data={"n_train": n_train, "n_test": len(data.y_test), "inputs": inputs})
         method = create(spec.method, spec.options)
         try:
             folder.update(settings=getattr(method, "__dict__", {}))  # at once: not every run comes to its end

@@ -1,0 +1,238 @@
+"""From traces to numbers that can be compared: smoothed curves, medians over seeds, checkpoints, compute to a target.
+
+Losses are what tables show: the lower the better, so the log marginal likelihood comes with its sign turned. A point is
+a row of `store.load`; raw points stay as they are, smoothing gives new ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nearexact.bench.labels import REFERENCE, SPARSE, ordered
+from nearexact.bench.results import COVERAGE, KEY, LOG_TWO_PI_E
+from nearexact.gp.record import INTERRUPTED, TIME_LIMIT
+from nearexact.kernels.base import FloatArray
+
+IntArray = NDArray[np.intp]
+
+SMOOTHING_TOLERANCE = 0.001  # of the ELBO's range, as in the paper's appendix E
+SMOOTHED = ["elbo", "upper_bound", "rmse", "nlpd", "predict_seconds", *COVERAGE]
+FINAL = "final"
+COSTS = {  # column: what it is called
+    "elapsed": "training seconds",
+    "flops": "floating point operations",
+    "peak_memory_mb": "peak memory in MB",
+    "predict_seconds": "prediction seconds",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A loss, which a lower value makes better."""
+
+    name: str
+    label: str
+    column: str
+    sign: float  # loss = sign · column
+
+    def loss(self, points: pd.DataFrame) -> pd.Series:
+        """Of each point."""
+        return self.sign * points[self.column]
+
+    def constant(self, n: int | None) -> float:
+        """Of the constant predictor on standardised targets, which a model has to beat."""
+        if self.name == "rmse":
+            return 1.0
+        return 0.5 * LOG_TWO_PI_E * (1.0 if self.name == "nlpd" else (n or math.nan))
+
+
+LML = Metric("lml", "−LML or −ELBO", "elbo", -1.0)
+RMSE = Metric("rmse", "RMSE", "rmse", 1.0)
+NLPD = Metric("nlpd", "NLPD", "nlpd", 1.0)
+METRICS = (LML, RMSE, NLPD)
+
+
+# ---- curves ----------------------------------------------------------------------------------------------------------
+
+
+def grows(points: pd.DataFrame) -> set[str]:
+    """The methods whose M grows, each time from the beginning: the SGPR family, and those that record a schedule."""
+    scheduled = points.loc[points["scheduled_m"].notna(), "method"].unique()
+    return {name for name in points["method"].unique() if name.startswith(SPARSE)} | set(scheduled)
+
+
+def held_positions(m: FloatArray, elbo: FloatArray, done: NDArray[np.bool_] | None = None) -> IntArray:
+    """For each point of a run, the point whose values the smoothed curve shows there.
+
+    After a restart at a larger M that is the last one before, until the ELBO has caught up to within 0.1 % of its
+    range; or until the new M is done, if `done` says where: what is no bound need not rise with M.
+    """
+    finite = elbo[np.isfinite(elbo)]
+    tolerance = SMOOTHING_TOLERANCE * (finite.max() - finite.min()) if len(finite) else 0.0
+    positions = np.arange(len(m))
+    held: int | None = None
+    for i in range(1, len(m)):
+        if held is None and m[i] > m[i - 1]:
+            held = i - 1
+        if held is not None:
+            caught_up = elbo[i] >= elbo[held] - tolerance or not math.isfinite(elbo[held])
+            if caught_up or (done is not None and done[i]):
+                held = None
+            else:
+                positions[i] = held
+    return positions
+
+
+def smooth(points: pd.DataFrame) -> pd.DataFrame:
+    """Points with the values of the smoothed curves, for methods whose M grows; the others' as they are."""
+    growing = grows(points)
+    rows = np.arange(len(points))
+    m, elbo, done = points["m"].to_numpy(), points["elbo"].to_numpy(), points["milestone"].to_numpy()
+    for (_, method, _), mine in run_positions(points):
+        if method in growing:
+            is_bound = method.startswith(SPARSE)
+            rows[mine] = mine[held_positions(m[mine], elbo[mine], None if is_bound else done[mine])]
+    made = points.copy()
+    made[SMOOTHED] = points[SMOOTHED].to_numpy()[rows]
+    return made
+
+
+def run_positions(points: pd.DataFrame) -> Iterator[tuple[tuple[str, str, int], IntArray]]:
+    """Data set, method, seed of each run, and where its points are, in the order of time."""
+    for key, rows in points.groupby(KEY, sort=False).indices.items():
+        yield key, np.asarray(rows)
+
+
+def median_curve(curves: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
+    """The median over runs of what each had last, wherever one of them changes, from where at least half have a value.
+
+    A curve is costs that do not fall, and values; a run that has ended keeps its last value.
+    """
+    curves = [(x[keep], y[keep]) for x, y in curves if (keep := np.isfinite(x) & ~np.isnan(y)).any()]
+    if not curves:
+        return np.empty(0), np.empty(0)
+    grid = np.unique(np.concatenate([x for x, _ in curves]))
+    values = np.full((len(curves), len(grid)), np.nan)
+    for row, (x, y) in enumerate(curves):
+        last = np.searchsorted(x, grid, side="right") - 1
+        values[row, last >= 0] = y[last[last >= 0]]
+    enough = 2 * (~np.isnan(values)).sum(0) >= len(curves)
+    return grid[enough], np.nanmedian(values[:, enough], axis=0)
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def last_at(times: FloatArray, moments: Iterable[float]) -> IntArray:
+    """The position of the last time at or before each moment; −1 where there is none. Times do not fall."""
+    return np.searchsorted(times, np.asarray(list(moments), dtype=float), side="right") - 1
+
+
+def milestones(points: pd.DataFrame) -> pd.DataFrame:
+    """The ends of stages that were not cut short, with the M that was to be reached as `stage_m`."""
+    ends = points[points["milestone"]].copy()
+    ends["stage_m"] = ends["scheduled_m"].fillna(ends["m"])
+    stopped = ends["stopped"].fillna("").astype(str)
+    ends = ends[ends["stage_m"].notna() & ~stopped.str.startswith((TIME_LIMIT, INTERRUPTED))]
+    return ends.drop_duplicates([*KEY, "stage_m"], keep="last")
+
+
+def reference_method(points: pd.DataFrame) -> str | None:
+    """Whose M make the checkpoints: SGPR, else the first of its family that has finished an M."""
+    having = set(milestones(points)["method"]) & grows(points)
+    return next(iter(sorted(having, key=lambda name: (name != REFERENCE, ordered(having).index(name)))), None)
+
+
+def checkpoints(points: pd.DataFrame) -> pd.DataFrame:
+    """For each data set the M of the reference, and the median second at which the runs that finished it did."""
+    reference = reference_method(points)
+    if reference is None:
+        return pd.DataFrame({"dataset": [], "m": [], "seconds": [], "seeds": []})
+    ends = milestones(points[points["method"] == reference])
+    found = ends.groupby(["dataset", "stage_m"])["elapsed"].agg(seconds="median", seeds="count").reset_index()
+    return found.rename(columns={"stage_m": "m"}).astype({"m": int})
+
+
+def checkpoint_values(points: pd.DataFrame) -> pd.DataFrame:
+    """What each run had at each checkpoint of its data set, and at its end: KEY, `checkpoint`, and the losses.
+
+    `checkpoint` is an M, or "final". The reference's values are those at the end of that M, the others' the last ones
+    at or before the moment; where a run had nothing yet, there is no row. Methods whose M grows are smoothed.
+    """
+    reference = reference_method(points)
+    smoothed = smooth(points)
+    marks = {
+        name: (mine["m"].to_list(), mine["seconds"].to_list()) for name, mine in checkpoints(points).groupby("dataset")
+    }
+    elapsed = smoothed["elapsed"].to_numpy()
+    rows: list[int] = []
+    names: list[int | str] = []
+    for (dataset, method, _), mine in run_positions(smoothed):
+        rows.append(mine[-1])
+        names.append(FINAL)
+        if method != reference and dataset in marks:
+            sizes, seconds = marks[dataset]
+            last = last_at(elapsed[mine], seconds)
+            rows += [mine[position] for position in last if position >= 0]
+            names += [size for size, position in zip(sizes, last, strict=True) if position >= 0]
+    found = smoothed.iloc[rows].assign(checkpoint=names)
+    ends = milestones(points[points["method"] == reference]) if reference else points.iloc[:0]
+    if len(ends):
+        found = pd.concat([found, ends.assign(checkpoint=ends["stage_m"].astype(int).astype(object))])
+    return found[KEY].assign(
+        checkpoint=found["checkpoint"], **{metric.name: metric.loss(found) for metric in METRICS}
+    ).reset_index(drop=True)  # fmt: skip
+
+
+# ---- compute to a target ---------------------------------------------------------------------------------------------
+
+
+def bounded(points: pd.DataFrame) -> set[str]:
+    """The methods whose `elbo` is a bound on, or the value of, the exact one: those that know an upper bound too."""
+    return set(points.loc[points["upper_bound"].notna(), "method"].unique())
+
+
+def best_losses(points: pd.DataFrame, metric: Metric) -> pd.Series:
+    """The best that any method ended with, for each data set and seed.
+
+    For the log marginal likelihood only methods count that bound it: others only estimate it, or that of another model.
+    """
+    final = smooth(points).groupby(KEY, sort=False).tail(1)
+    if metric is LML and bounded(points):
+        final = final[final["method"].isin(bounded(points))]
+    losses = metric.loss(final).replace([np.inf, -np.inf], np.nan)
+    return losses.groupby([final["dataset"], final["seed"]]).min()
+
+
+def first_within(losses: FloatArray, low: float, high: float) -> int:
+    """The position of the first loss from low to high; −1 if there is none."""
+    inside = np.flatnonzero((losses >= low) & (losses <= high))
+    return int(inside[0]) if len(inside) else -1
+
+
+def compute_to_target(points: pd.DataFrame, metric: Metric, share: float, sizes: dict[str, int | None]) -> pd.DataFrame:
+    """What each run needed to come within a share of the best: KEY and the costs, inf where it never did.
+
+    The share is of the way from the best to the constant predictor. An estimate of the log marginal likelihood may be
+    off on either side, a bound only below.
+    """
+    best = best_losses(points, metric).to_dict()
+    bounds = bounded(points)
+    losses = metric.loss(points).to_numpy()
+    costs = [column for column in COSTS if column != "predict_seconds"]
+    spent = points[costs].to_numpy()
+    found: list[tuple[object, ...]] = []
+    for (dataset, method, seed), mine in run_positions(points):
+        goal = best.get((dataset, seed), math.nan)
+        slack = share * max(metric.constant(sizes.get(dataset)) - goal, 0.0)
+        lowest = goal - slack if metric is LML and method not in bounds else -math.inf
+        position = first_within(losses[mine], lowest, goal + slack)
+        reached = spent[mine[position]] if position >= 0 else np.full(len(costs), np.inf)
+        found.append((dataset, method, seed, *reached))
+    return pd.DataFrame(found, columns=[*KEY, *costs])

@@ -1,0 +1,230 @@
+"""On which data sets a method is near-exact, and what it took: the paper's Recommendation 4.
+
+SGPR is judged by its own bounds and by what larger M changed (`nearexact.certificate.judge`), other methods by their
+bounds if they have two, else by the best value that is known to be near-exact on the same split. Linear and mean are no
+approximations of a GP and get no verdict; whether the linear model does as well is a column of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from nearexact.bench import store
+from nearexact.bench.analysis import LML, checkpoint_values, grows, milestones, run_positions, smooth
+from nearexact.bench.labels import BASELINES, SPARSE, ordered
+from nearexact.bench.results import KEY, Results, Size
+from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, judge
+from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN
+from nearexact.gp.starts import explains_nothing
+
+NO_RESULT, BASELINE = "no result", "baseline"
+# From worst to best: the verdict on several seeds is the one in the middle, the worse of two in the middle.
+RANKS = (NO_RESULT, "no better than noise", "not reached", "converged", "certified", BASELINE)
+COLUMNS = [*KEY, "verdict", "gap_per_point", "m", "seconds", "flops", "peak_memory_mb", "lml", "basis"]
+
+
+def run_verdicts(results: Results) -> pd.DataFrame:
+    """A row for each run: its verdict, and the M and the costs at which near-exactness was reached and kept."""
+    smoothed = smooth(results.points)
+    growing = {name for name in grows(results.points) if name.startswith(SPARSE)}
+    ends = milestones(results.points)
+    stages = {key: ends.iloc[rows] for key, rows in run_positions(ends)}
+    curves = {key: smoothed.iloc[rows] for key, rows in run_positions(smoothed)}
+    rows = [
+        _judge_stages(key, stages[key], results.sizes[key[0]])
+        if key[1] in growing and key in stages
+        else _open(key, curves.get(key))
+        for key in results.runs[KEY].itertuples(index=False, name=None)
+    ]
+    found = pd.DataFrame(rows, columns=COLUMNS)
+    known = _known_values(found, curves, results)
+    for position, row in found[found["verdict"].isna()].iterrows():
+        key = (row["dataset"], row["method"], row["seed"])
+        found.loc[position] = _compare(key, curves[key], known.get((key[0], key[2])), results.sizes[key[0]])
+    return found
+
+
+def is_complete(stopped: Sequence[object]) -> list[bool]:
+    """Whether each stage was done and led to a model of its own, as `Stage.complete`; nothing said means yes."""
+    reasons = ("" if reason is None or reason != reason else str(reason) for reason in stopped)
+    return [not reason.startswith((TIME_LIMIT, INTERRUPTED, FAILED, UNBEATEN)) for reason in reasons]
+
+
+def _judge_stages(key: tuple[str, str, int], ends: pd.DataFrame, size: Size) -> tuple[object, ...]:
+    """The verdict on a run with stages of growing M."""
+    if size.n is None:
+        return _row(key, NO_RESULT, basis="the size of the data set is not known")
+    lower, upper = ends["elbo"].to_numpy(), ends["upper_bound"].to_numpy()
+    complete = np.array(is_complete(ends["stopped"].tolist()))
+    verdicts = [
+        judge(lower[k], upper[k], lower[: k + 1][complete[: k + 1]].tolist(), size.noise_only, size.n)
+        for k in range(len(ends))
+    ]
+    last = ends.iloc[-1]
+    gap = (last["upper_bound"] - last["elbo"]) / size.n
+    reached = len(verdicts)
+    while reached > 0 and verdicts[reached - 1] in NEAR_EXACT:
+        reached -= 1
+    at = ends.iloc[reached] if reached < len(ends) else None
+    return _row(key, verdicts[-1], gap, at, last["elbo"], "its own bounds and the steps up in M")
+
+
+def _open(key: tuple[str, str, int], curve: pd.DataFrame | None) -> tuple[object, ...]:
+    """A row to be filled in later, unless there is nothing to fill it with."""
+    if key[1] in BASELINES:
+        lml = math.nan if curve is None else float(curve["elbo"].iloc[-1])
+        return _row(key, BASELINE if curve is not None else NO_RESULT, lml=lml, basis="no approximation of a GP")
+    if curve is None or not np.isfinite(curve["elbo"].iloc[-1]):
+        return _row(key, NO_RESULT, basis="no log marginal likelihood at its end")
+    if key[1].startswith(SPARSE):
+        return _row(key, "not reached", lml=float(curve["elbo"].iloc[-1]), basis="no M was done")
+    return _row(key, None)
+
+
+def _known_values(
+    found: pd.DataFrame, curves: dict[tuple[str, str, int], pd.DataFrame], results: Results
+) -> dict[tuple[str, int], float]:
+    """For each data set and seed the best log marginal likelihood that is known to be near the exact one's.
+
+    That is the best of SGPR's near-exact runs and of exact GPs (methods whose two bounds are the same) that were done
+    with training.
+    """
+    known: dict[tuple[str, int], float] = {}
+    sparse = found[found["verdict"].isin(NEAR_EXACT)]
+    values = list(sparse[["dataset", "seed", "lml"]].itertuples(index=False, name=None))
+    finished = results.runs[results.runs["status"] == store.FINISHED]
+    ends = {key: curves[key].iloc[-1] for key in finished[KEY].itertuples(index=False, name=None) if key in curves}
+    values += [(key[0], key[2], last["elbo"]) for key, last in ends.items() if last["upper_bound"] == last["elbo"]]
+    for dataset, seed, value in values:
+        size = results.sizes[dataset]
+        if size.n is not None and not explains_nothing(value, size.noise_only, size.n):
+            known[dataset, seed] = max(value, known.get((dataset, seed), -math.inf))
+    return known
+
+
+def tolerance(value: float, size: Size) -> float:
+    """How far from a near-exact value another one may be, in nats: what the verdicts on SGPR allow."""
+    assert size.n is not None
+    return max(CERTIFIED_GAP * size.n, CONVERGED_CHANGE * abs(value - size.noise_only))
+
+
+def _compare(key: tuple[str, str, int], curve: pd.DataFrame, known: float | None, size: Size) -> tuple[object, ...]:
+    """The verdict on a run without stages: by its two bounds if it has them, else by the best near-exact value."""
+    last = curve.iloc[-1]
+    lml, upper = float(last["elbo"]), float(last["upper_bound"])
+    if size.n is None:
+        return _row(key, NO_RESULT, lml=lml, basis="the size of the data set is not known")
+    gap = (upper - lml) / size.n
+    if math.isfinite(upper):
+        verdict: str = judge(lml, upper, [], size.noise_only, size.n)
+        goal, basis = max(lml, lml if known is None else known), "its own bounds"
+    elif explains_nothing(lml, size.noise_only, size.n):
+        return _row(key, "no better than noise", lml=lml, basis="the constant predictor")
+    elif known is None:
+        return _row(key, "not reached", lml=lml, basis="no near-exact value to compare with")
+    else:  # an estimate near the right value is what is necessary, not what is sufficient
+        verdict = "converged" if abs(lml - known) <= tolerance(known, size) else "not reached"
+        goal, basis = known, "the best near-exact value"
+    near = (curve["elbo"] - goal).abs().to_numpy() <= tolerance(goal, size)
+    if not near[-1]:
+        side = "above" if lml > goal else "below"
+        basis = f"{basis}; {abs(lml - goal) / size.n:.2g} nats per point {side} the best near-exact value"
+    stays = len(near) - int(np.argmin(near[::-1])) if not near.all() else 0  # from here on it is near
+    at = curve.iloc[stays] if verdict in NEAR_EXACT and near[-1] else None
+    return _row(key, verdict, gap, at, lml, basis.removeprefix("the best near-exact value; "))
+
+
+def _row(
+    key: tuple[str, str, int],
+    verdict: str | None,
+    gap: float = math.nan,
+    at: pd.Series | None = None,
+    lml: float = math.nan,
+    basis: str = "",
+) -> tuple[object, ...]:
+    costs = [math.nan] * 4 if at is None else [float(at[c]) for c in ("m", "elapsed", "flops", "peak_memory_mb")]
+    return (*key, verdict, float(gap), *costs, float(lml), basis)
+
+
+# ---- data sets -------------------------------------------------------------------------------------------------------
+
+
+def middle(verdicts: Sequence[str]) -> str:
+    """The verdict on several seeds."""
+    ranked = sorted(verdicts, key=RANKS.index)
+    return ranked[(len(ranked) - 1) // 2]
+
+
+def near_exactness(results: Results) -> pd.DataFrame:
+    """A row for each data set and method: the verdict in the middle of the seeds, and medians over those near-exact."""
+    runs = run_verdicts(results)
+    values = checkpoint_values(results.points)
+    final = values[values["checkpoint"] == "final"].groupby(["dataset", "method"])[LML.name].mean()
+    rows = []
+    for dataset in sorted(runs["dataset"].unique()):
+        mine = runs[runs["dataset"] == dataset]
+        size = results.sizes[dataset]
+        for method in ordered(mine["method"]):
+            seeds = mine[mine["method"] == method]
+            verdict = middle(seeds["verdict"].tolist())
+            near = seeds[seeds["verdict"].isin(NEAR_EXACT)]
+            shown = near if verdict in NEAR_EXACT else near.iloc[:0]
+            like = seeds[seeds["verdict"] == verdict]
+            rows.append(
+                {
+                    "dataset": dataset,
+                    "n": size.n,
+                    "inputs": size.inputs,
+                    "method": method,
+                    "verdict": verdict,
+                    "seeds_near_exact": len(near),
+                    "seeds": len(seeds),
+                    "gap_per_point": seeds["gap_per_point"].median(),
+                    **{name: shown[name].median() for name in ("m", "seconds", "flops", "peak_memory_mb")},
+                    "linear_as_good": linear_as_good(
+                        final.get((dataset, method), math.nan), final.get((dataset, "linear"), math.nan), size
+                    )
+                    if method not in BASELINES
+                    else "",
+                    "basis": like["basis"].iloc[0],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def linear_as_good(loss: float, linear_loss: float, size: Size) -> str:
+    """Whether the linear model's likelihood is no more than 0.01 nats per point below: "yes", "no", "" if not known."""
+    if size.n is None or not math.isfinite(loss) or not math.isfinite(linear_loss):
+        return ""
+    return "yes" if linear_loss <= loss + CERTIFIED_GAP * size.n else "no"
+
+
+def near_exact_counts(table: pd.DataFrame) -> pd.DataFrame:
+    """For how many data sets each method is near-exact, and the median of what that took."""
+    rows = []
+    for method in ordered(table["method"]):
+        if method in BASELINES:
+            continue
+        mine = table[table["method"] == method]
+        near = mine[mine["verdict"].isin(NEAR_EXACT)]
+        rows.append(
+            {
+                "method": method,
+                "near_exact": len(near),
+                **{
+                    name.replace(" ", "_"): int((mine["verdict"] == name).sum())
+                    for name in reversed(RANKS)
+                    if name != BASELINE
+                },
+                "datasets": len(mine),
+                "seconds": near["seconds"].median(),
+                "flops": near["flops"].median(),
+                "peak_memory_mb": near["peak_memory_mb"].median(),
+            }
+        )
+    columns = ["method", "near_exact", "datasets"]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
