@@ -30,7 +30,8 @@ def frontier(costs: FloatArray, losses: FloatArray) -> IntArray:
     order = usable[np.lexsort((losses[usable], costs[usable]))]
     best = np.minimum.accumulate(losses[order]) if len(order) else np.empty(0)
     better = np.concatenate([[True], losses[order][1:] < best[:-1]]) if len(order) else np.empty(0, dtype=bool)
-    return order[better]
+    found: IntArray = order[better]
+    return found
 
 
 def median_frontier(runs: Sequence[Curve]) -> Curve:

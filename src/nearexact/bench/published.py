@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.resources import files
 
 import pandas as pd
@@ -24,6 +25,21 @@ def load() -> pd.DataFrame:
     table["metric"] = table["metric"].map(METRICS)
     table["method"] = table["method"].map(METHODS)
     return table.rename(columns={"m": "checkpoint"})
+
+
+def checkpoints(
+    metric: str, datasets: Collection[str]
+) -> tuple[dict[tuple[str, str, int | str], float], dict[tuple[str, int], float]]:
+    """Values by data set, method and checkpoint, and the seconds of the checkpoints, of these data sets."""
+    table = load()
+    table = table[(table["metric"] == metric) & table["dataset"].isin(datasets)]
+    values: dict[tuple[str, str, int | str], float] = {}
+    seconds: dict[tuple[str, int], float] = {}
+    for row in table.itertuples():
+        values[row.dataset, row.method, FINAL if row.checkpoint == FINAL else int(row.checkpoint)] = float(row.value)
+        if row.checkpoint != FINAL:
+            seconds[row.dataset, int(row.checkpoint)] = float(row.seconds)
+    return values, seconds
 
 
 def verdicts() -> dict[str, Verdict]:

@@ -38,7 +38,8 @@ class Results:
     """Everything in a results folder."""
 
     points: pd.DataFrame  # as `store.load` gives them, in the order of time; runs without points have no row
-    runs: pd.DataFrame  # one row for each run, also for those that failed or wait: KEY, status, reason, where and how
+    runs: pd.DataFrame  # one row for each run, also for those that failed: KEY, status, reason, where and how
+    waiting: int  # runs that were asked for and have not begun
     sizes: dict[str, Size]
     fidelity: list[dict[str, Any]]
 
@@ -58,7 +59,9 @@ def read(folder: Path) -> Results:
     if len(twice):
         one = ", ".join(f"{name} {value}" for name, value in twice.iloc[0][KEY].items())
         raise ValueError(f"{folder} holds more than one run of {one}: a report is on one results folder")
-    return Results(tidy(points), runs, _sizes(runs, points), _fidelity(folder / FIDELITY))
+    known = set(runs[KEY].itertuples(index=False, name=None))
+    waiting = sum((spec.dataset, spec.method, spec.seed) not in known for spec in planned(folder))
+    return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / FIDELITY))
 
 
 def tidy(points: pd.DataFrame) -> pd.DataFrame:
@@ -97,13 +100,6 @@ def _runs(folder: Path) -> pd.DataFrame:
                 "data": content.get("data") or {},
             }
         )
-    known = {tuple(row[name] for name in KEY) for row in rows}
-    rows += [
-        {"dataset": s.dataset, "method": s.method, "seed": s.seed, "status": store.WAITING, "reason": "not made yet",
-         "budget_seconds": s.budget_seconds, "threads": s.threads, "device": s.device, "data": {}}
-        for s in planned(folder)
-        if (s.dataset, s.method, s.seed) not in known
-    ]  # fmt: skip
     return pd.DataFrame(rows)
 
 

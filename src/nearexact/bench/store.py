@@ -59,10 +59,10 @@ class RunSpec:
 
     def folder(self, results: Path) -> Path:
         """Where the run lives."""
-        return results / _as_name(self.dataset) / _as_name(self.method) / f"seed-{self.seed}"
+        return results / as_name(self.dataset) / as_name(self.method) / f"seed-{self.seed}"
 
 
-def _as_name(text: str) -> str:
+def as_name(text: str) -> str:
     """Text that is a path as a name without slashes; a different path, a different name."""
     if re.fullmatch(r"[\w.+-]+", text):
         return text

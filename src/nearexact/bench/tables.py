@@ -1,0 +1,150 @@
+"""Tables as files: CSV with all digits, Markdown and LaTeX (booktabs) as people read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+Format = Callable[[Any], str]
+NOT_AVAILABLE = "n/a"
+_NUMBER = re.compile(r"(-?\d[\d.]*)(?:e(-?\d+))?(.*)", re.DOTALL)
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "−": "$-$", "–": "--", "±": r"$\pm$",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Something to show. `frame` has the numbers; `shown` how its cells read, where the formats do not say it."""
+
+    name: str  # of its files
+    title: str
+    frame: pd.DataFrame
+    headings: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[str, Format] = field(default_factory=dict)
+    shown: pd.DataFrame | None = None
+
+    def heading(self, column: str) -> str:
+        """What readers see instead of a column's name."""
+        return self.headings.get(column, column)
+
+    def texts(self) -> pd.DataFrame:
+        """All cells as readers see them."""
+        if self.shown is not None:
+            return self.shown
+        return pd.DataFrame(
+            {column: [self.formats.get(column, plain)(value) for value in self.frame[column]] for column in self.frame}
+        )
+
+    def numeric(self) -> list[int]:
+        """The positions of the columns that hold numbers."""
+        return [k for k, column in enumerate(self.frame) if pd.api.types.is_numeric_dtype(self.frame[column])]
+
+    def to_csv(self) -> str:
+        """All digits."""
+        text: str = self.frame.to_csv(index=False, lineterminator="\n")
+        return text
+
+    def to_markdown(self) -> str:
+        """A table as GitHub shows it."""
+        numeric = set(self.numeric())
+        lines = [[_markdown(self.heading(column)) for column in self.frame]]
+        lines += [["---:" if k in numeric else "---" for k in range(len(lines[0]))]]
+        lines += [[_markdown(text) for text in row] for row in self.texts().itertuples(index=False, name=None)]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+    def to_latex(self) -> str:
+        r"""A `tabular` with the rules of booktabs, to be put in by `\input`; lines between data sets."""
+        numeric = set(self.numeric())
+        columns = "".join("r" if k in numeric else "l" for k in range(len(self.frame.columns)))
+        lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+        lines += [" & ".join(latex(self.heading(column)) for column in self.frame) + r" \\", r"\midrule"]
+        group = self.frame["dataset"].tolist() if "dataset" in self.frame else [""] * len(self.frame)
+        for k, row in enumerate(self.texts().itertuples(index=False, name=None)):
+            if k and group[k] != group[k - 1]:
+                lines.append(r"\midrule")
+            lines.append(" & ".join(latex(text) for text in row) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+    def write(self, folder: Path) -> None:
+        """Its three files."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, text in ((".csv", self.to_csv()), (".md", self.to_markdown()), (".tex", self.to_latex())):
+            (folder / f"{self.name}{suffix}").write_text(text, encoding="utf-8")
+
+
+# ---- cells -----------------------------------------------------------------------------------------------------------
+
+
+def number(decimals: int, largest: float) -> Format:
+    """Numbers with so many decimals, and with an exponent beyond the largest: they have exploded."""
+
+    def show(value: Any) -> str:
+        if not isinstance(value, (int, float)) or math.isnan(value):
+            return NOT_AVAILABLE
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        if abs(value) >= largest:
+            return scientific(value)
+        text = f"{value:.{decimals}f}"
+        return text.removeprefix("-") if float(text) == 0.0 else text
+
+    return show
+
+
+def scientific(value: Any) -> str:
+    """Two digits and an exponent: 3.1e9."""
+    if not isinstance(value, (int, float)) or math.isnan(value):
+        return NOT_AVAILABLE
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def significant(value: Any) -> str:
+    """Three digits that matter, for costs and distances of any size; words as they are."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return plain(value)
+    if not math.isfinite(value) or (value and not 1e-4 <= abs(value) < 1e5):
+        return scientific(value)
+    if abs(value) >= 100.0 or value == 0.0:
+        return f"{value:.0f}"
+    return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
+
+
+def cost(value: Any) -> str:
+    """What something took; never, if it was not reached."""
+    return "never" if isinstance(value, float) and math.isinf(value) else significant(value)
+
+
+def whole(value: Any) -> str:
+    """A count."""
+    return NOT_AVAILABLE if value is None or value != value else f"{value:.0f}"
+
+
+def plain(value: Any) -> str:
+    """Words."""
+    return NOT_AVAILABLE if value is None or value != value else str(value)
+
+
+def latex(text: str) -> str:
+    """Text for LaTeX: numbers in mathematics, everything else harmless."""
+    match = _NUMBER.fullmatch(text)
+    if match and (not match[3] or match[3].startswith(" (")):
+        exponent = rf"\times 10^{{{match[2]}}}" if match[2] else ""
+        return f"${match[1]}{exponent}${latex(match[3]) if match[3] else ''}"
+    return "".join(_LATEX.get(character, character) for character in " ".join(text.split(" "))).replace("\n", " ")
+
+
+def _markdown(text: str) -> str:
+    """Text that no Markdown renderer takes for markup."""
+    return re.sub(r"([\\|*_`\[\]])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;")).replace("\n", " ")
