@@ -80,7 +80,19 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     fidelity.add_argument("--time-limit", default="10m", help="to train an exact GP where there is no run of gpr")
     fidelity.set_defaults(command=_bench_fidelity)
 
+    _add_report(commands.add_parser("report", help="one page, tables and figures from a results folder"))
     commands.add_parser("methods", help="list methods").set_defaults(command=_bench_methods)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results", type=Path)
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="a folder for report.html, tables/ and figures/"
+    )
+    parser.add_argument("--published", action="store_true", help="lay the paper's published results beside")
+    parser.add_argument("--no-figures", action="store_true", help="only the page and the tables, which is faster")
+    parser.add_argument("--x", choices=["time", "flops", "memory", "prediction"], default="time", help="of the figures")
+    parser.set_defaults(command=_bench_report)
 
 
 def _add_datasets(parser: argparse.ArgumentParser) -> None:
@@ -192,6 +204,21 @@ def _bench_fidelity(options: argparse.Namespace) -> int:
         raise ValueError(f"nothing in {options.results} can be compared with the exact GP")
     Console().print(table)
     print(fidelity.write(options.results, found))
+    return 0
+
+
+def _bench_report(options: argparse.Namespace) -> int:
+    from nearexact.bench.report import write_report
+
+    costs = {"time": "elapsed", "flops": "flops", "memory": "peak_memory_mb", "prediction": "predict_seconds"}
+    paths = write_report(
+        options.results,
+        options.output,
+        with_published=options.published,
+        with_figures=not options.no_figures,
+        x=costs[options.x],
+    )
+    print("\n".join(str(path) for path in paths))
     return 0
 
 

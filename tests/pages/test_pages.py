@@ -9,6 +9,7 @@ import math
 import re
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,12 +42,14 @@ def test_a_page_escapes_names_and_brings_everything_along() -> None:
     assert not re.findall(r"<(?:script|img|iframe)[^>]*\bsrc=|<link[^>]*href=\"(?!data:)", page)
 
 
-def test_the_policy_names_exactly_the_scripts_of_the_page() -> None:
-    page = pages.render("base.html", title="t")
+@pytest.mark.parametrize("charts", [False, True])
+def test_the_policy_names_exactly_the_scripts_of_the_page(charts: bool) -> None:
+    page = pages.render("base.html", title="t", charts=charts)
     scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    scripts += re.findall(r'<script type="text/plain" id="plotly">(.*?)</script>', page, flags=re.DOTALL)
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
-    assert len(scripts) == 1
+    assert len(scripts) == (3 if charts else 1)
     assert re.findall(r"sha256-([^&]+)&", policy[1]) == hashes
     assert "default-src &#39;none&#39;" in policy[1]

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nearexact.bench.labels import REFERENCE, SPARSE, ordered
+from nearexact.bench.labels import BASELINES, REFERENCE, SPARSE, ordered
 from nearexact.bench.results import COVERAGE, KEY, LOG_TWO_PI_E
 from nearexact.gp.record import INTERRUPTED, TIME_LIMIT
 from nearexact.kernels.base import FloatArray
@@ -124,6 +124,27 @@ def median_curve(curves: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[Float
         values[row, last >= 0] = y[last[last >= 0]]
     enough = 2 * (~np.isnan(values)).sum(0) >= len(curves)
     return grid[enough], np.nanmedian(values[:, enough], axis=0)
+
+
+def trained(points: pd.DataFrame) -> pd.DataFrame:
+    """The points over which something is trained: a baseline is there from the beginning."""
+    trained = points[~points["method"].isin(BASELINES)]
+    return trained if len(trained) else points
+
+
+def limits(points: pd.DataFrame, metric: Metric, n: int | None) -> tuple[float, float]:
+    """From the best to the constant predictor: what has exploded does not set a chart's scale."""
+    losses = metric.loss(points)
+    losses = losses[np.isfinite(losses)]
+    if losses.empty:
+        return 0.0, 1.0
+    best, worst = float(losses.min()), metric.constant(n)
+    worst = worst if math.isfinite(worst) else float(losses.quantile(0.9))
+    worst = max(worst, best + 1e-6 * max(abs(best), 1.0))
+    if metric is LML and points["upper_bound"].notna().any():  # upper bounds far away are cut off
+        best = max(min(best, float(-points["upper_bound"].max())), best - 0.5 * (worst - best))
+    margin = 0.06 * (worst - best)
+    return best - margin, worst + 2.0 * margin
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ SIGNIFICANT_DIGITS = 6  # of numbers in charts
 def render(template: str, *, scripts: Sequence[str] = (), charts: bool = False, **context: Any) -> str:
     """The page made from a template, with these scripts of `assets/` after the shared ones."""
     texts = [_asset(name) for name in ("tables.js", *(["charts.js"] if charts else []), *scripts)]
-    if charts:
-        texts.insert(0, _plotly())
-    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in texts)
+    plotly = _plotly() if charts else ""  # as text: charts.js makes a script of it when the first chart is seen
+    allowed = [*texts, plotly] if charts else texts
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in allowed)
     environment = Environment(
         loader=PackageLoader("nearexact.pages"),
         autoescape=True,
@@ -45,6 +45,7 @@ def render(template: str, *, scripts: Sequence[str] = (), charts: bool = False, 
         **context,
         page_style=Markup(_asset("style.css")),
         page_scripts=[Markup(text) for text in texts],
+        page_plotly=Markup(plotly),
         page_policy=f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:",
         page_version=_version(),
     )

@@ -32,10 +32,22 @@ const Charts = (() => {
     };
   }
 
+  // Plotly is in the page as text, which costs next to nothing until a chart is seen or the browser has nothing to do.
+  function plotly() {
+    if (!window.Plotly) {
+      const script = document.createElement("script");
+      script.textContent = document.getElementById("plotly").textContent;
+      document.head.append(script);
+    }
+    return window.Plotly;
+  }
+  const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 500));
+  addEventListener("load", () => later(plotly));
+
   function draw(element) {
     const { data, layout } = figures.get(element)();
     drawn.add(element);
-    return Plotly.react(element, data, themed(layout), {
+    return plotly().react(element, data, themed(layout), {
       responsive: true, displaylogo: false, scrollZoom: false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     });
