@@ -159,8 +159,8 @@ def milestones(points: pd.DataFrame) -> pd.DataFrame:
     """The ends of stages that were not cut short, with the M that was to be reached as `stage_m`."""
     ends = points[points["milestone"]].copy()
     ends["stage_m"] = ends["scheduled_m"].fillna(ends["m"])
-    stopped = ends["stopped"].fillna("").astype(str)
-    ends = ends[ends["stage_m"].notna() & ~stopped.str.startswith((TIME_LIMIT, INTERRUPTED))]
+    cut_short = [reason.startswith((TIME_LIMIT, INTERRUPTED)) for reason in ends["stopped"]]
+    ends = ends[ends["stage_m"].notna() & ~np.array(cut_short, dtype=bool)]
     return ends.drop_duplicates([*KEY, "stage_m"], keep="last")
 
 

@@ -48,10 +48,9 @@ def run_verdicts(results: Results) -> pd.DataFrame:
     return found
 
 
-def is_complete(stopped: Sequence[object]) -> list[bool]:
+def is_complete(stopped: Sequence[str]) -> list[bool]:
     """Whether each stage was done and led to a model of its own, as `Stage.complete`; nothing said means yes."""
-    reasons = ("" if reason is None or reason != reason else str(reason) for reason in stopped)
-    return [not reason.startswith((TIME_LIMIT, INTERRUPTED, FAILED, UNBEATEN)) for reason in reasons]
+    return [not reason.startswith((TIME_LIMIT, INTERRUPTED, FAILED, UNBEATEN)) for reason in stopped]
 
 
 def _judge_stages(key: tuple[str, str, int], ends: pd.DataFrame, size: Size) -> tuple[object, ...]:

@@ -181,7 +181,7 @@ def _as_html(table: Table, drop: tuple[str, ...] = ()) -> dict[str, Any]:
     return {
         "name": table.name,
         "caption": table.title,
-        "columns": [table.heading(column) for column in columns],
+        "columns": [table.heading(column).replace(" %", "\u00a0%") for column in columns],
         "rows": rows,
         "numeric": numeric,
         "wide": [k for k, column in enumerate(columns) if column in WIDE],

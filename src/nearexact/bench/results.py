@@ -69,6 +69,7 @@ def tidy(points: pd.DataFrame) -> pd.DataFrame:
     numbers = [*COVERAGE, "scheduled_m"]
     points = points.reindex(columns=[*points.columns, *(c for c in [*numbers, "stopped"] if c not in points.columns)])
     points[numbers] = points[numbers].apply(pd.to_numeric, errors="coerce")
+    points["stopped"] = ["" if reason != reason or reason is None else str(reason) for reason in points["stopped"]]
     points = points[points["elapsed"].notna()]
     return points.sort_values([*KEY, "elapsed"], kind="stable").reset_index(drop=True)
 

@@ -1,0 +1,115 @@
+"""Results folders and points that no method has made, for tests of the analysis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nearexact.bench import store
+from nearexact.bench.results import tidy
+from nearexact.bench.store import COLUMNS, RunFolder, RunSpec
+
+N = 1000
+NOISE = -0.5 * N * (math.log(2.0 * math.pi) + 1.0)
+HOSTILE = "<script>alert(1)</script>"
+MS = (10, 20, 50, 100, 200, 500)
+
+
+def points(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Points as the analysis takes them; what a row leaves out is a default."""
+    base = {"dataset": "a", "method": "sgpr", "seed": 0, "milestone": False, "status": "finished"}
+    frame = pd.DataFrame([{**base, **row} for row in rows])
+    frame = frame.reindex(columns=[*COLUMNS, *(name for name in frame if name not in COLUMNS)])
+    numbers = [name for name in COLUMNS if name not in ("dataset", "method", "seed", "milestone", "status")]
+    frame[numbers] = frame[numbers].astype(float)
+    return tidy(frame)
+
+
+def write_run(
+    results: Path,
+    dataset: str,
+    method: str,
+    seed: int,
+    trace: Iterable[Mapping[str, Any]],
+    status: str = store.FINISHED,
+    reason: str = "",
+    n: int | None = N,
+) -> None:
+    """A run folder with this trace."""
+    spec = RunSpec(dataset, method, seed, budget_seconds=60.0, hard_limit_seconds=240.0)
+    folder = RunFolder(spec.folder(results))
+    folder.prepare(spec)
+    for point in trace:
+        folder.append({"milestone": False, **point})
+    data = {} if n is None else {"data": {"n_train": n, "n_test": 100, "inputs": 3}}
+    folder.update(status=status, reason=reason, versions={"python": "3"}, hardware={"processor": "abacus"}, **data)
+
+
+def sgpr_trace(seed: int = 0, *, final: float = 300.0, stages: int = 6, steps: int = 4) -> list[dict[str, Any]]:
+    """A run of growing M whose bounds close in on `final`: certified at the sixth M, not before."""
+    rng = np.random.default_rng(seed)
+    trace: list[dict[str, Any]] = []
+    elapsed = 0.0
+    for k, m in enumerate(MS[:stages]):
+        reached = final - 400.0 * 0.25**k
+        for step in range(steps):
+            elapsed += 0.1 * 2**k * rng.uniform(0.9, 1.1)
+            end = step == steps - 1
+            elbo = reached if end else reached - 300.0 * 0.3**step
+            trace.append(_point(elapsed, elbo, rng) | {"m": m, "milestone": end, "flops": 1e6 * elapsed * m})
+            if end:
+                trace[-1] |= {
+                    "upper_bound": final + 2000.0 * 0.3**k,
+                    "info": {"scheduled_m": m, "stopped": "converged"},
+                }
+    return trace
+
+
+def curve_trace(
+    seed: int, *, final: float, seconds: float = 30.0, points: int = 20, exact: bool = False
+) -> list[dict[str, Any]]:
+    """A run that rises to `final`; an exact one knows its upper bound."""
+    rng = np.random.default_rng(seed)
+    times = np.geomspace(1.0, seconds, points)
+    elbos = final - (final - NOISE) * np.exp(-6.0 * np.arange(1, points + 1) / points)
+    return [
+        _point(float(t), float(e), rng) | {"flops": 1e9 * float(t)} | ({"upper_bound": float(e)} if exact else {})
+        for t, e in zip(times, elbos, strict=True)
+    ]
+
+
+def constant_trace(elbo: float, rmse: float, nlpd: float) -> list[dict[str, Any]]:
+    """A model that is there at once."""
+    rng = np.random.default_rng(0)
+    return [_point(0.001, elbo, rng) | {"rmse": rmse, "nlpd": nlpd, "flops": 1e3, "milestone": True}]
+
+
+def _point(elapsed: float, elbo: float, rng: np.random.Generator) -> dict[str, Any]:
+    worth = (elbo - NOISE) / (300.0 - NOISE)
+    return {
+        "elapsed": elapsed, "elbo": elbo, "rmse": 1.0 - 0.7 * worth + 0.01 * rng.normal(), "nlpd": 1.42 - worth,
+        "predict_seconds": 0.001 * rng.uniform(0.5, 1.5), "peak_memory_mb": 100.0 + elapsed,
+        "coverage_50": 0.5 + 0.02 * rng.normal(), "coverage_90": 0.9 + 0.01 * rng.normal(), "coverage_95": 0.95,
+    }  # fmt: skip
+
+
+def write_results(results: Path, *, seeds: int = 3) -> Path:
+    """Two data sets, one with a hostile name, and methods of every kind, among them some that fail."""
+    hostile = f"{HOSTILE}.csv:y"
+    for seed in range(seeds):
+        for dataset in ("alpha", hostile):
+            write_run(results, dataset, "sgpr", seed, sgpr_trace(seed, final=300.0 + seed))
+            write_run(results, dataset, "linear", seed, constant_trace(-900.0, 0.8, 1.1))
+            write_run(results, dataset, "mean", seed, constant_trace(NOISE, 1.0, 1.4189))
+        write_run(results, "alpha", "gpr", seed, curve_trace(seed, final=302.0 + seed, exact=True))
+        write_run(results, "alpha", f"{HOSTILE}.py:Own", seed, curve_trace(seed, final=250.0), store.BUDGET)
+        write_run(results, hostile, "gpr", seed, [], store.OUT_OF_MEMORY, f"MemoryError: {HOSTILE} & more | than $5")
+    explodes = curve_trace(0, final=300.0)[:5]
+    explodes.append({**explodes[-1], "elapsed": 5.0, "elbo": math.nan, "rmse": 3.1e9, "nlpd": math.inf})
+    write_run(results, "alpha", "itergp", 0, explodes, store.ERROR, "ZeroDivisionError: what a pity")
+    return results
