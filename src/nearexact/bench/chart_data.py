@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from nearexact.bench import pareto, published
 from nearexact.bench.analysis import (
@@ -22,8 +21,8 @@ from nearexact.bench.analysis import (
 from nearexact.bench.labels import BASELINES, SPARSE, styles
 from nearexact.bench.results import COVERAGE, KEY, Results
 
-MOST_POINTS = 15_000  # of all runs together, about 1.5 MB
-FEWEST, MOST = 20, 300  # of a run
+MOST_POINTS = 12_000  # of all runs together, about 1 MB
+FEWEST, MOST = 10, 300  # of a run
 FRONTIER_POINTS = 40
 
 
@@ -64,38 +63,36 @@ def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> di
         costs = trained(points)[cost]
         costs = costs[costs > 0.0]
         spans[cost] = [costs.min(), costs.max()] if len(costs) else None
+    ends = milestones(points)
+    ends = ends[ends["upper_bound"].notna() & (ends["upper_bound"] != ends["elbo"])]
+    columns = {metric.name: metric.loss(points).to_numpy() for metric in METRICS}
+    columns |= {name: points[name].to_numpy() for name in [*COSTS, *COVERAGE, "m", "elbo", "milestone"]}
+    uppers = {
+        key: {cost: mine[cost].to_numpy() for cost in COSTS} | {"value": -mine["upper_bound"].to_numpy()}
+        for key, mine in ends.groupby(KEY)
+    }
     return {
         "name": dataset,
         "spans": spans,
         "limits": {metric.name: limits(points, metric, size.n) for metric in METRICS},
-        "runs": [_run(key, points.iloc[rows], most, growing) for key, rows in run_positions(points)],
+        "runs": [
+            {"method": key[1], "seed": key[2], "upper": uppers.get(key)}
+            | _run(key[1], {name: column[rows] for name, column in columns.items()}, most, growing)
+            for key, rows in run_positions(points)
+        ],
     }
 
 
-def _run(key: tuple[str, str, int], points: pd.DataFrame, most: int, growing: set[str]) -> dict[str, Any]:
+def _run(method: str, columns: dict[str, Any], most: int, growing: set[str]) -> dict[str, Any]:
     """The columns of a run; `held` says which point's values the smoothed curve shows at each."""
-    _, method, seed = key
-    held = np.arange(len(points))
+    m, elbo, done = columns.pop("m"), columns.pop("elbo"), columns.pop("milestone")
+    held = every = np.arange(len(m))
     if method in growing:
-        done = None if method.startswith(SPARSE) else points["milestone"].to_numpy()
-        held = held_positions(points["m"].to_numpy(), points["elbo"].to_numpy(), done)
-    keep = thin(len(points), np.flatnonzero(points["milestone"]), most)
+        held = held_positions(m, elbo, None if method.startswith(SPARSE) else done)
+    keep = thin(len(m), np.flatnonzero(done), most)
     keep = np.unique(np.concatenate([keep, held[keep]]))
-    ends = milestones(points.assign(**dict(zip(KEY, key, strict=True))))
-    ends = ends[ends["upper_bound"].notna() & (ends["upper_bound"] != ends["elbo"])]
-    shown = points.iloc[keep]
-    return {
-        "method": method,
-        "seed": seed,
-        **{cost: shown[cost].to_numpy() for cost in COSTS},
-        **{metric.name: metric.loss(shown).to_numpy() for metric in METRICS},
-        **{column: shown[column].to_numpy() for column in COVERAGE if shown[column].notna().any()},
-        "m": shown["m"].to_numpy() if shown["m"].notna().any() else None,
-        "held": np.searchsorted(keep, held[keep]) if (held != np.arange(len(points))).any() else None,
-        "upper": {cost: ends[cost].to_numpy() for cost in COSTS} | {"value": -ends["upper_bound"].to_numpy()}
-        if len(ends)
-        else None,
-    }
+    shown = {name: column[keep] for name, column in columns.items() if not np.isnan(column[keep]).all()}
+    return shown | {"held": np.searchsorted(keep, held[keep]) if (held != every).any() else None}
 
 
 def thin(n: int, milestones_at: IntArray, most: int) -> IntArray:

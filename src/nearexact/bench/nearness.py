@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from nearexact.gp.starts import explains_nothing
 NO_RESULT, BASELINE = "no result", "baseline"
 # From worst to best: the verdict on several seeds is the one in the middle, the worse of two in the middle.
 RANKS = (NO_RESULT, "no better than noise", "not reached", "converged", "certified", BASELINE)
+Row = tuple[Any, ...]  # in the order of COLUMNS
 COLUMNS = [*KEY, "verdict", "gap_per_point", "m", "seconds", "flops", "peak_memory_mb", "lml", "basis"]
 
 
@@ -40,12 +42,12 @@ def run_verdicts(results: Results) -> pd.DataFrame:
         else _open(key, curves.get(key))
         for key in results.runs[KEY].itertuples(index=False, name=None)
     ]
-    found = pd.DataFrame(rows, columns=COLUMNS)
-    known = _known_values(found, curves, results)
-    for position, row in found[found["verdict"].isna()].iterrows():
-        key = (row["dataset"], row["method"], row["seed"])
-        found.loc[position] = _compare(key, curves[key], known.get((key[0], key[2])), results.sizes[key[0]])
-    return found
+    known = _known_values(pd.DataFrame(rows, columns=COLUMNS), curves, results)
+    for position, (dataset, method, seed, verdict, *_) in enumerate(rows):
+        if verdict is None:
+            curve, size = curves[dataset, method, seed], results.sizes[dataset]
+            rows[position] = _compare((dataset, method, seed), curve, known.get((dataset, seed)), size)
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def is_complete(stopped: Sequence[str]) -> list[bool]:
@@ -53,7 +55,7 @@ def is_complete(stopped: Sequence[str]) -> list[bool]:
     return [not reason.startswith((TIME_LIMIT, INTERRUPTED, FAILED, UNBEATEN)) for reason in stopped]
 
 
-def _judge_stages(key: tuple[str, str, int], ends: pd.DataFrame, size: Size) -> tuple[object, ...]:
+def _judge_stages(key: tuple[str, str, int], ends: pd.DataFrame, size: Size) -> Row:
     """The verdict on a run with stages of growing M."""
     if size.n is None:
         return _row(key, NO_RESULT, basis="the size of the data set is not known")
@@ -72,7 +74,7 @@ def _judge_stages(key: tuple[str, str, int], ends: pd.DataFrame, size: Size) -> 
     return _row(key, verdicts[-1], gap, at, last["elbo"], "its own bounds and the steps up in M")
 
 
-def _open(key: tuple[str, str, int], curve: pd.DataFrame | None) -> tuple[object, ...]:
+def _open(key: tuple[str, str, int], curve: pd.DataFrame | None) -> Row:
     """A row to be filled in later, unless there is nothing to fill it with."""
     if key[1] in BASELINES:
         lml = math.nan if curve is None else float(curve["elbo"].iloc[-1])
@@ -111,7 +113,7 @@ def tolerance(value: float, size: Size) -> float:
     return max(CERTIFIED_GAP * size.n, CONVERGED_CHANGE * abs(value - size.noise_only))
 
 
-def _compare(key: tuple[str, str, int], curve: pd.DataFrame, known: float | None, size: Size) -> tuple[object, ...]:
+def _compare(key: tuple[str, str, int], curve: pd.DataFrame, known: float | None, size: Size) -> Row:
     """The verdict on a run without stages: by its two bounds if it has them, else by the best near-exact value."""
     last = curve.iloc[-1]
     lml, upper = float(last["elbo"]), float(last["upper_bound"])
@@ -144,7 +146,7 @@ def _row(
     at: pd.Series | None = None,
     lml: float = math.nan,
     basis: str = "",
-) -> tuple[object, ...]:
+) -> Row:
     costs = [math.nan] * 4 if at is None else [float(at[c]) for c in ("m", "elapsed", "flops", "peak_memory_mb")]
     return (*key, verdict, float(gap), *costs, float(lml), basis)
 

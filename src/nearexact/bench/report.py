@@ -52,6 +52,7 @@ def render(results: Results, made: list[Table], name: str, *, with_published: bo
     """The page."""
     by_name = {table.name: table for table in made}
     near = by_name["near_exactness"].frame
+    files = [(table.title, _files(table)) for table in made]
     return pages.render(
         "report.html",
         scripts=("report.js",),
@@ -71,12 +72,16 @@ def render(results: Results, made: list[Table], name: str, *, with_published: bo
         surroundings=_surroundings(results),
         with_published=with_published,
         published_note=published.NOTE,
-        files=pages.as_json(
-            {f"{t.name}.csv": t.to_csv() for t in made} | {f"{t.name}.tex": t.to_latex() for t in made}
-        ),
-        file_names=[(table.title, [f"{table.name}.csv", f"{table.name}.tex"]) for table in made],
+        files=pages.as_json({name: text for _, files in files for name, text in files.items()}),
+        file_names=[(title, list(found)) for title, found in files],
         chart_data=pages.as_json(chart_data(results, with_published=with_published)),
     )
+
+
+def _files(table: Table) -> dict[str, str]:
+    """What can be downloaded of a table; nobody prints a list of runs."""
+    found = {f"{table.name}.csv": table.to_csv()}
+    return found if table.name == "runs" else found | {f"{table.name}.tex": table.to_latex()}
 
 
 def _numbered(results: Results) -> list[tuple[int, str]]:

@@ -25,7 +25,7 @@ from markupsafe import Markup
 
 __all__ = ["as_json", "render"]
 
-SIGNIFICANT_DIGITS = 6  # of numbers in charts
+SIGNIFICANT_DIGITS = 5  # of numbers in charts
 
 
 def render(template: str, *, scripts: Sequence[str] = (), charts: bool = False, **context: Any) -> str:

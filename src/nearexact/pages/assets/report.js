@@ -17,7 +17,7 @@
 
   // Costs and values of a run, smoothed if it is wanted and if there is something to smooth.
   function curve(run, column, cost, smoothed) {
-    if (!run[column]) return [];
+    if (!run[column] || !run[cost]) return []; // nobody has recorded it
     const values = smoothed && run.held ? run.held.map((i) => run[column][i]) : run[column];
     return usable(run[cost], values);
   }
