@@ -1,0 +1,138 @@
+"""`nearexact bench report`: from a results folder, whatever is in it, to a page, tables and figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearexact.bench import store
+from nearexact.bench.chart_data import thin
+from nearexact.bench.report import write_report
+from nearexact.bench.sweep import PLAN
+from nearexact.cli import main
+from tests.bench.synthetic import HOSTILE, NOISE, constant_trace, curve_trace, sgpr_trace, write_results, write_run
+
+
+def embedded(page: str, name: str) -> object:
+    match = re.search(rf'id="{name}">(.*?)</script>', page, flags=re.DOTALL)
+    assert match is not None
+    return json.loads(match[1])
+
+
+def test_the_command_writes_page_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "results", "naval", "sgpr", 0, sgpr_trace(0), n=10143)
+    out = tmp_path / "out"
+    assert main(["bench", "report", str(tmp_path / "results"), "-o", str(out), "--published", "--x", "flops"]) == 0
+    assert capsys.readouterr().out.split() == [str(out / "report.html"), str(out / "tables"), str(out / "figures")]
+    for name in (
+        "near_exactness",
+        "near_exact_counts",
+        "lml",
+        "rmse",
+        "nlpd",
+        "compute_to_target",
+        "area",
+        "final",
+        "runs",
+    ):
+        for suffix in ("csv", "md", "tex"):
+            assert (out / "tables" / f"{name}.{suffix}").stat().st_size > 20
+    assert (out / "figures" / "naval_curves.pdf").exists()
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "SGPR (published, A6000)" in page
+    assert len(page.encode()) < 8_000_000
+    files = embedded(page, "files-data")
+    assert isinstance(files, dict)
+    assert files["lml.csv"] == (out / "tables" / "lml.csv").read_text(encoding="utf-8")
+    assert files["lml.tex"] == (out / "tables" / "lml.tex").read_text(encoding="utf-8")
+
+
+def test_a_folder_with_only_failures_still_gives_a_report(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / "r", "alpha", "gpr", seed, [], store.OUT_OF_MEMORY, "MemoryError: far too much", n=None)
+    write_run(tmp_path / "r", "beta", "sgpr", 0, [], store.ERROR, "ZeroDivisionError: no", n=None)
+    write_report(tmp_path / "r", tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "MemoryError: far too much" in page
+    assert "no result" in page
+    assert "2 out-of-memory" in (tmp_path / "out" / "tables" / "rmse.md").read_text(encoding="utf-8")
+    assert (tmp_path / "out" / "figures" / "near_exactness.png").exists()
+
+
+@pytest.mark.parametrize("what", ["empty", "missing"])
+def test_a_folder_without_runs_is_a_clear_error(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / what
+    if what == "empty":
+        folder.mkdir()
+    assert main(["bench", "report", str(folder), "-o", str(tmp_path / "out")]) == 2
+    message = capsys.readouterr().err
+    assert str(folder) in message
+    assert ("holds no runs" if what == "empty" else "there is no folder") in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_runs_of_the_same_are_refused(tmp_path: Path) -> None:
+    for part in ("first", "second"):
+        write_run(tmp_path / part, "alpha", "mean", 0, constant_trace(NOISE, 1.0, 1.4))
+    with pytest.raises(ValueError, match="more than one run of dataset alpha, method mean, seed 0"):
+        write_report(tmp_path, tmp_path / "out")
+
+
+def test_fidelity_is_shown_if_somebody_has_computed_it(tmp_path: Path) -> None:
+    write_run(tmp_path, "alpha", "sgpr", 0, sgpr_trace(0))
+    records = [
+        {"dataset": "alpha", "method": "sgpr", "seed": 0, "diagnosis": "faithful", "kl_per_point": 1.25e-7, "n": 1000},
+        {"dataset": "alpha", "method": "fitc", "seed": 0, "diagnosis": "the approximation itself is unfaithful"},
+    ]
+    (tmp_path / "fidelity.json").write_text(json.dumps(records))
+    write_report(tmp_path, tmp_path / "out", with_figures=False)
+    assert "the approximation itself is unfaithful" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "1.2e-7" in (tmp_path / "out" / "tables" / "fidelity.md").read_text(encoding="utf-8")
+    (tmp_path / "fidelity.json").write_text("{}")
+    with pytest.raises(ValueError, match="must hold a list of records, got dict"):
+        write_report(tmp_path, tmp_path / "out", with_figures=False)
+
+
+def test_hostile_names_are_escaped_and_runs_to_come_are_counted(tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "r", seeds=1)
+    waiting = store.RunSpec("alpha", "svgp", 0, 60.0, 240.0)
+    (folder / PLAN).write_text(json.dumps({"alpha/svgp/seed-0": waiting.__dict__}))
+    write_report(folder, tmp_path / "out", with_figures=False)
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert HOSTILE not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<strong>1</strong><span>not made yet</span>" in page
+
+
+@given(st.integers(0, 500), st.integers(2, 60), st.data())
+def test_thinning_keeps_the_ends_and_the_number(n: int, most: int, data: st.DataObject) -> None:
+    marked = np.array(sorted(data.draw(st.sets(st.integers(0, max(n - 1, 0)), max_size=20 if n else 0))), dtype=int)
+    kept = thin(n, marked, most)
+    assert len(kept) <= max(most, min(n, most))
+    assert kept.tolist() == sorted(set(kept.tolist()))
+    if n > 1 and most - min(len(marked), most // 2) > 1:
+        assert (kept[0], kept[-1]) == (0, n - 1)
+    if len(marked) <= most // 2 or n <= most:
+        assert set(marked.tolist()) <= set(kept.tolist())
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_are_analysed_within_thirty_seconds(tmp_path: Path) -> None:
+    for k in range(10):
+        for seed in range(20):
+            write_run(tmp_path / "r", f"set{k}", "sgpr", seed, sgpr_trace(seed, steps=12))
+            write_run(tmp_path / "r", f"set{k}", "gpr", seed, curve_trace(seed, final=300.0, exact=True, points=60))
+            for method in ("itergp", "svgp"):
+                write_run(tmp_path / "r", f"set{k}", method, seed, curve_trace(seed, final=299.0, points=60))
+            write_run(tmp_path / "r", f"set{k}", "mean", seed, constant_trace(NOISE, 1.0, 1.4))
+    begun = time.perf_counter()
+    write_report(tmp_path / "r", tmp_path / "out", with_figures=False)
+    assert time.perf_counter() - begun < 30.0
+    assert (tmp_path / "out" / "report.html").stat().st_size < 8_000_000
