@@ -147,6 +147,14 @@ def limits(points: pd.DataFrame, metric: Metric, n: int | None) -> tuple[float, 
     return best - margin, worst + 2.0 * margin
 
 
+def coverage_limits(points: pd.DataFrame, column: str) -> tuple[float, float]:
+    """Around the level that the coverage should have, as far as the coverage that was found."""
+    aim = int(column.rpartition("_")[2]) / 100.0
+    found = points[column].dropna()
+    low, high = (float(found.quantile(0.02)), float(found.quantile(0.98))) if len(found) else (aim, aim)
+    return max(min(aim - 0.1, low - 0.03), -0.02), min(max(aim + 0.1, high + 0.03), 1.02)
+
+
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
 
 

@@ -74,7 +74,8 @@ def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> di
     return {
         "name": dataset,
         "spans": spans,
-        "limits": {metric.name: limits(points, metric, size.n) for metric in METRICS},
+        "limits": {metric.name: limits(points, metric, size.n) for metric in METRICS}
+        | {column: coverage_limits(points, column) for column in COVERAGE},
         "runs": [
             {"method": key[1], "seed": key[2], "upper": uppers.get(key)}
             | _run(key[1], {name: column[rows] for name, column in columns.items()}, most, growing)

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 
 from nearexact.bench import pareto, published
-from nearexact.bench.analysis import COSTS, LML, METRICS, Metric, limits, milestones, smooth, trained
+from nearexact.bench.analysis import COSTS, LML, METRICS, Metric, coverage_limits, limits, milestones, smooth, trained
 from nearexact.bench.labels import BASELINES, Style, ordered, styles
 from nearexact.bench.nearness import NO_RESULT
 from nearexact.bench.plotting import (
@@ -93,17 +93,18 @@ def curves(results: Results, dataset: str, points: pd.DataFrame, x: str, with_pu
     figure = Figure(figsize=(7.4, 2.75), layout="constrained")
     heading(figure, title(results, dataset))
     entries = handles(look[method] for method in ordered(points["method"]))
+    overlaid = with_published and x == "elapsed" and dataset in set(published.load()["dataset"])
     for ax, metric in zip(figure.subplots(1, 3), METRICS, strict=True):
         panel(ax, metric.label if metric is not LML else "nLB and nUB", x)
         _draw_methods(ax, points, x, {m: metric.loss(mine) for m, mine in points.groupby("method")}, look)
         for method in ordered(points["method"]) if metric is LML else []:
             if _draw_upper(ax, points[points["method"] == method], x, look[method]) and len(entries) == len(look):
                 entries.append(upper_handle())
-        if with_published and x == "elapsed":
+        if overlaid:
             _draw_published(ax, dataset, metric)
         log_axis(ax, trained(points)[x].to_numpy())
         ax.set_ylim(*limits(points, metric, results.sizes[dataset].n))
-    legend(figure, [*entries, published_handle()] if with_published and x == "elapsed" else entries)
+    legend(figure, [*entries, published_handle()] if overlaid else entries)
     return figure
 
 
@@ -118,7 +119,7 @@ def calibration(results: Results, dataset: str, points: pd.DataFrame, x: str) ->
         ax.axhline(level / 100.0, color=BAND, linewidth=3, zorder=1)
         _draw_methods(ax, points, x, {m: mine[column] for m, mine in points.groupby("method")}, look)
         log_axis(ax, trained(points)[x].to_numpy())
-        ax.set_ylim(max(level / 100.0 - 0.45, -0.02), 1.02)
+        ax.set_ylim(*coverage_limits(points, column))
     aim = Line2D([], [], color=BAND, linewidth=3, label="as it should be")
     legend(figure, [*handles(look[method] for method in ordered(points["method"])), aim])
     return figure

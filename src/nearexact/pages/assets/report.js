@@ -131,7 +131,7 @@
     } else if (metric === "coverage") {
       traces = metricTraces(dataset, `coverage_${choice}`, cost, smoothed);
       const aim = Number(choice) / 100;
-      limits = [Math.max(aim - 0.45, -0.02), 1.02];
+      limits = dataset.limits[`coverage_${choice}`];
       shapes.push({ type: "line", xref: "paper", x0: 0, x1: 1, y0: aim, y1: aim, layer: "below", line: { color: Charts.style("--line"), width: 5 } });
     } else {
       traces = metricTraces(dataset, metric, cost, smoothed);
