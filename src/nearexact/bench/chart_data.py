@@ -11,6 +11,7 @@ from nearexact.bench.analysis import (
     COSTS,
     METRICS,
     IntArray,
+    coverage_limits,
     grows,
     held_positions,
     limits,
