@@ -101,7 +101,7 @@ def traces(draw: Any) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(traces())
 def test_checkpoints_and_what_runs_had_at_them(rows: list[dict[str, Any]]) -> None:
     marks = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import matplotlib as mpl
@@ -16,9 +17,11 @@ from tests.bench.synthetic import write_results, write_run
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> results.Results:
-    folder = write_results(tmp_path_factory.mktemp("results"))
-    write_run(folder, "alpha", "$cost$.py:$Own$", 0, [], "killed", "it cost $5 and $6")
-    return results.read(folder)
+    folder = tmp_path_factory.mktemp("results")
+    write_results(folder / "all", seeds=2)
+    shutil.copytree(folder / "all" / "alpha", folder / "one" / "alpha")
+    write_run(folder / "one", "alpha", "$cost$.py:$Own$", 0, [], "killed", "it cost $5 and $6")
+    return results.read(folder / "one")
 
 
 def test_all_figures_are_written_and_no_state_is_left(found: results.Results, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ IntArray = NDArray[np.intp]
 
 SMOOTHING_TOLERANCE = 0.001  # of the ELBO's range, as in the paper's appendix E
 SMOOTHED = ["elbo", "upper_bound", "rmse", "nlpd", "predict_seconds", *COVERAGE]
+AT_ONCE = 0.01  # of the longest training time
 FINAL = "final"
 COSTS = {  # column: what it is called
     "elapsed": "training seconds",
@@ -126,10 +127,20 @@ def median_curve(curves: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[Float
     return grid[enough], np.nanmedian(values[:, enough], axis=0)
 
 
+def levels(points: pd.DataFrame) -> set[str]:
+    """The methods on a data set that are drawn as a level: baselines, and whatever is done almost at once."""
+    longest = points["elapsed"].max()
+    found = {name for name in points["method"].unique() if name in BASELINES}
+    for name, mine in points.groupby("method"):
+        if mine["seed"].value_counts().max() <= 2 and mine["elapsed"].max() < AT_ONCE * longest:
+            found.add(name)
+    return found
+
+
 def trained(points: pd.DataFrame) -> pd.DataFrame:
-    """The points over which something is trained: a baseline is there from the beginning."""
-    trained = points[~points["method"].isin(BASELINES)]
-    return trained if len(trained) else points
+    """The points of a data set over which something is trained."""
+    found = points[~points["method"].isin(levels(points))]
+    return found if len(found) else points
 
 
 def limits(points: pd.DataFrame, metric: Metric, n: int | None) -> tuple[float, float]:
@@ -150,7 +161,7 @@ def limits(points: pd.DataFrame, metric: Metric, n: int | None) -> tuple[float, 
 def coverage_limits(points: pd.DataFrame, column: str) -> tuple[float, float]:
     """Around the level that the coverage should have, as far as the coverage that was found."""
     aim = int(column.rpartition("_")[2]) / 100.0
-    found = points[column].dropna()
+    found = trained(points)[column].dropna()
     low, high = (float(found.quantile(0.02)), float(found.quantile(0.98))) if len(found) else (aim, aim)
     return max(min(aim - 0.1, low - 0.03), -0.02), min(max(aim + 0.1, high + 0.03), 1.02)
 

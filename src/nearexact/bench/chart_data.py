@@ -14,12 +14,13 @@ from nearexact.bench.analysis import (
     coverage_limits,
     grows,
     held_positions,
+    levels,
     limits,
     milestones,
     run_positions,
     trained,
 )
-from nearexact.bench.labels import BASELINES, SPARSE, styles
+from nearexact.bench.labels import SPARSE, styles
 from nearexact.bench.results import COVERAGE, KEY, Results
 
 MOST_POINTS = 12_000  # of all runs together, about 1 MB
@@ -36,8 +37,7 @@ def chart_data(results: Results, *, with_published: bool = False) -> dict[str, A
     return {
         "methods": {
             name: {
-                "label": look.label, "light": look.colour, "dark": look.dark_colour, "dash": look.dash,
-                "baseline": name in BASELINES,
+                "label": look.label, "light": look.colour, "dark": look.dark_colour, "dash": look.dash
             }
             for name, look in styles([*results.runs["method"], *published.METHODS.values()]).items()
         },
@@ -74,6 +74,7 @@ def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> di
     }
     return {
         "name": dataset,
+        "levels": sorted(levels(points)),
         "spans": spans,
         "limits": {metric.name: limits(points, metric, size.n) for metric in METRICS}
         | {column: coverage_limits(points, column) for column in COVERAGE},

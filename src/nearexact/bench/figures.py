@@ -20,7 +20,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 
 from nearexact.bench import pareto, published
-from nearexact.bench.analysis import COSTS, LML, METRICS, Metric, coverage_limits, limits, milestones, smooth, trained
+from nearexact.bench.analysis import (
+    COSTS,
+    LML,
+    METRICS,
+    Metric,
+    coverage_limits,
+    levels,
+    limits,
+    milestones,
+    smooth,
+    trained,
+)
 from nearexact.bench.labels import BASELINES, Style, ordered, styles
 from nearexact.bench.nearness import NO_RESULT
 from nearexact.bench.plotting import (
@@ -133,9 +144,10 @@ def title(results: Results, dataset: str) -> str:
 
 
 def _draw_methods(ax: Axes, points: pd.DataFrame, x: str, values: dict[str, pd.Series], look: dict[str, Style]) -> None:
+    at_once = levels(points)
     for method in ordered(values):
         lines = lines_of(points.loc[values[method].index].reset_index(drop=True), x, values[method])
-        (draw_level if method in BASELINES else draw_runs)(ax, lines, look[method])
+        (draw_level if method in at_once else draw_runs)(ax, lines, look[method])
 
 
 def _draw_upper(ax: Axes, points: pd.DataFrame, x: str, style: Style) -> bool:

@@ -53,12 +53,13 @@ def render(results: Results, made: list[Table], name: str, *, with_published: bo
     by_name = {table.name: table for table in made}
     near = by_name["near_exactness"].frame
     files = [(table.title, _files(table)) for table in made]
+    now = datetime.now(UTC)
     return pages.render(
         "report.html",
         scripts=("report.js",),
         charts=True,
         title=f"Benchmark report: {name}",
-        written=datetime.now(UTC).strftime("%-d %B %Y, %H:%M UTC"),
+        written=f"{now.day} {now:%B %Y, %H:%M} UTC",
         facts=_facts(results, near),
         conclusions=_conclusions(by_name["near_exact_counts"].frame, results),
         matrix=_matrix(near),

@@ -66,7 +66,7 @@
       const runs = dataset.runs.filter((run) => run.method === name);
       const curves = runs.map((run) => curve(run, column, cost, smoothed)).filter((points) => points.length);
       if (!curves.length) continue;
-      if (data.methods[name].baseline) {
+      if (dataset.levels.includes(name)) {
         const level = median(curves.map((points) => [[1, points[points.length - 1][1]]]))[0][1];
         traces.push(middle([[span[0], level], [span[1], level]], name, { hovertemplate: "%{y:.4~g}" }));
       } else if (cost === "predict_seconds") {
@@ -116,6 +116,15 @@
     return [Math.min(0, low), high * 1.03];
   }
 
+  // Powers of ten, with 2 and 5 in between where there would be too few.
+  function ticks(span) {
+    if (!span || span[1] / span[0] > 50) return { dtick: 1 };
+    const low = Math.floor(Math.log10(span[0]));
+    const powers = Array.from({ length: 4 }, (_, k) => 10 ** (low + k));
+    const tickvals = powers.flatMap((power) => [1, 2, 5].map((digit) => digit * power));
+    return { tickvals, ticktext: tickvals.map((value) => (value < 1e5 ? String(Number(value.toPrecision(3))) : value.toExponential(0).replace("e+", "e"))) };
+  }
+
   function figure(element) {
     const dataset = data.datasets[Number(element.dataset.dataset)];
     const cost = form().get("cost");
@@ -144,7 +153,7 @@
       layout: {
         xaxis: {
           type: log ? "log" : "linear", title: { text: data.costs[cost], standoff: 8 }, exponentformat: "power",
-          ...(span ? { range: padded(span, log) } : { autorange: true }), ...(log ? { dtick: span && span[1] / span[0] < 30 ? "D2" : 1 } : {}),
+          ...(span ? { range: padded(span, log) } : { autorange: true }), ...(log ? ticks(span) : {}),
         },
         yaxis: limits ? { range: [...limits] } : {},
         shapes,
