@@ -88,13 +88,15 @@ def test_two_runs_of_the_same_are_refused(tmp_path: Path) -> None:
 def test_fidelity_is_shown_if_somebody_has_computed_it(tmp_path: Path) -> None:
     write_run(tmp_path, "alpha", "sgpr", 0, sgpr_trace(0))
     records = [
-        {"dataset": "alpha", "method": "sgpr", "seed": 0, "diagnosis": "faithful", "kl_per_point": 1.25e-7, "n": 1000},
+        {"dataset": "alpha", "method": "sgpr", "seed": 0, "diagnosis": "faithful", "kl_at_exact": 1.25e-7, "lml": -4.0},
         {"dataset": "alpha", "method": "fitc", "seed": 0, "diagnosis": "the approximation itself is unfaithful"},
     ]
     (tmp_path / "fidelity.json").write_text(json.dumps(records))
     write_report(tmp_path, tmp_path / "out", with_figures=False)
     assert "the approximation itself is unfaithful" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "1.2e-7" in (tmp_path / "out" / "tables" / "fidelity.md").read_text(encoding="utf-8")
+    table = (tmp_path / "out" / "tables" / "fidelity.md").read_text(encoding="utf-8")
+    assert table.startswith("| data set | method | seed | diagnosis | KL at exact | LML |")
+    assert "| 1.2e-7 | -4.00 |" in table
     (tmp_path / "fidelity.json").write_text("{}")
     with pytest.raises(ValueError, match="must hold a list of records, got dict"):
         write_report(tmp_path, tmp_path / "out", with_figures=False)

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from nearexact.bench import datasets, store
+from nearexact.bench.fidelity import FILE as FIDELITY
 from nearexact.bench.metrics import COVERAGE_LEVELS
 from nearexact.bench.sweep import planned
 
-FIDELITY = "fidelity.json"  # in the results folder: a list of flat records, if somebody has computed them
 KEY = ["dataset", "method", "seed"]
 COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
 LOG_TWO_PI_E = math.log(2.0 * math.pi) + 1.0

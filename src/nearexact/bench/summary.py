@@ -249,7 +249,9 @@ def fidelity_table(results: Results) -> Table:
     frame = pd.DataFrame(results.fidelity)
     first = [name for name in (*KEY, "diagnosis") if name in frame]
     frame = frame[[*first, *(name for name in frame if name not in first)]]
-    headings = HEADINGS | {name: name.replace("_", " ") for name in frame if name not in HEADINGS}
+    capitals = {"lml": "LML", "nlpd": "NLPD", "rmse": "RMSE", "kl": "KL"}
+    headings = {name: " ".join(capitals.get(word, word) for word in name.split("_")) for name in frame}
+    headings["dataset"] = HEADINGS["dataset"]
     formats = {name: significant for name in frame if name not in first}
     return Table("fidelity", "Fidelity to the exact GP", frame, headings, formats | _labels(frame))
 
