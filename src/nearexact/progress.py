@@ -1,15 +1,16 @@
-"""What `progress=True` shows while an estimator fits: M, bounds, gap and time, one line for each M."""
+"""What `progress=True` shows while an estimator fits, one line for each M, and while its bounds are tightened."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from nearexact.gp.conjugate_gradients import Iteration
 from nearexact.gp.record import Progress, Stage
 
 REFRESHES_PER_SECOND = 4
@@ -64,3 +65,25 @@ def progress_display(enabled: bool, time_limit: float, console: Console | None =
         return
     with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
         yield Display(live, time_limit)
+
+
+@contextmanager
+def bracket_display(
+    enabled: bool, time_limit: float, console: Console | None = None
+) -> Iterator[Callable[[Iteration], None]]:
+    """What to call after each iteration of conjugate gradients: it draws one line with the bounds, if enabled."""
+    if not enabled:
+        yield lambda _: None
+        return
+    limit = "" if math.isinf(time_limit) else f" of {time_limit:.0f}"
+
+    with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
+
+        def after_iteration(iteration: Iteration) -> None:
+            bounds = iteration.bounds
+            live.update(
+                f"iteration {iteration.number}: {bounds.lower:.1f} <= log marginal likelihood <= {bounds.upper:.1f},"
+                f" gap per point {(bounds.upper - bounds.lower) / bounds.n:.4f}, {iteration.seconds:.1f}{limit} s"
+            )
+
+        yield after_iteration

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from nearexact.gp import NumericalError, Progress, Stage, Training, gpr_objective, sgpr_objective
+from nearexact.gp.factorisation import SparsePosterior
 from nearexact.gp.inducing import select
 from nearexact.gp.schedule import ends_early, inducing_schedule
-from nearexact.gp.sparse import SparseObjective, SparsePosterior
+from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.starts import explains_nothing, noise_only_likelihood, with_less_influence
 from nearexact.kernels import ArcCosine, Linear, SquaredExponential
 from tests.problems import KERNELS, regression
@@ -206,9 +207,9 @@ class FakeClock:
         self.evaluation = 0.0  # what the last evaluation took, or would have with a gradient
         value_and_gradient, factorise = SparseObjective.value_and_gradient, SparseObjective.factorise
 
-        def slow_factorise(objective: SparseObjective, *args: object) -> object:
+        def slow_factorise(objective: SparseObjective, *args: object, **options: object) -> object:
             self._pass(len(objective.Z) ** 2 / 2)
-            return factorise(objective, *args)  # type: ignore[arg-type]
+            return factorise(objective, *args, **options)  # type: ignore[arg-type]
 
         def slow_gradient(objective: SparseObjective, *args: object) -> object:
             self._pass(len(objective.Z) ** 2 / 2)  # and factorise is called inside
@@ -301,10 +302,10 @@ def test_memory_limit_holds_where_models_are_kept_and_starts_repeated(procedure:
 def test_running_out_of_memory_keeps_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     factorise = SparseObjective.factorise
 
-    def limited(objective: SparseObjective, *args: object) -> object:
+    def limited(objective: SparseObjective, *args: object, **options: object) -> object:
         if len(objective.Z) > 20:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
-        return factorise(objective, *args)  # type: ignore[arg-type]
+        return factorise(objective, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SparseObjective, "factorise", limited)
     X, y = standardised(200)
@@ -318,10 +319,10 @@ def test_running_out_of_memory_keeps_what_there_is(monkeypatch: pytest.MonkeyPat
 def test_an_m_that_cannot_be_computed_is_passed_over(broken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     factorise = SparseObjective.factorise
 
-    def failing(objective: SparseObjective, *args: object) -> object:
+    def failing(objective: SparseObjective, *args: object, **options: object) -> object:
         if len(objective.Z) == broken:
             raise NumericalError("no luck")
-        return factorise(objective, *args)  # type: ignore[arg-type]
+        return factorise(objective, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SparseObjective, "factorise", failing)
     X, y = standardised(200)
