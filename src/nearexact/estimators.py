@@ -26,8 +26,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nearexact import persistence
 from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT, Certificate, Verdict, judge
 from nearexact.gp.bounds import LikelihoodBounds
+from nearexact.gp.bracket import MOST_ITERATIONS, bracket
 from nearexact.gp.chunks import row_chunks
-from nearexact.gp.conjugate_gradients import bracket
 from nearexact.gp.exact import ExactPosterior
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.factorisation import SparsePosterior
@@ -320,9 +320,11 @@ class SGPRegressor(_Regressor):
         """Proved bounds on the exact log marginal likelihood at the fitted hyperparameters, from the training data.
 
         The data are at hand after `fit`; after `nearexact.load` they have to be passed. The bounds that came with the
-        fit are tightened by conjugate gradients with the exact kernel matrix: each iteration takes time of order N²,
-        and memory of order N. They end when more would not help, after `cg_iterations` (default 100; 0 for none), or at
-        the `time_limit` (seconds or "5m"). The result is returned, and kept as `certificate_` so that `save` keeps it.
+        fit are tightened by conjugate gradients with the exact kernel matrix, then by moments of what the inducing
+        points leave unexplained. An iteration takes time of order N², the moments as long as about M/10 of them. The
+        iterations end when more would not help, or after `cg_iterations` (default 100; with 0, nothing of order N² is
+        done); all of it ends at the `time_limit` (seconds or "5m"). The result is returned, and kept as `certificate_`
+        if it is no looser, so that `save` keeps it.
         The verdict "converged" can only come from `fit`, which has seen other M.
         """
         check_is_fitted(self, "_posterior")
@@ -348,9 +350,10 @@ class SGPRegressor(_Regressor):
             result = bracket(
                 objective,
                 model,
-                iterations=None if cg_iterations is None else int(cg_iterations),
+                iterations=MOST_ITERATIONS if cg_iterations is None else int(cg_iterations),
                 time_limit=seconds - (time.perf_counter() - began),
-                on_iteration=display,
+                on_iteration=display.iteration,
+                on_share=display.share,
             )
         certificate = Certificate.of(
             result.bounds,

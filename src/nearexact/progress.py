@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -67,23 +67,37 @@ def progress_display(enabled: bool, time_limit: float, console: Console | None =
         yield Display(live, time_limit)
 
 
+class BracketDisplay:
+    """One line with the bounds while they are tightened; without a live view it shows nothing."""
+
+    def __init__(self, live: Live | None, time_limit: float) -> None:
+        self._live = live
+        self._limit = "" if math.isinf(time_limit) else f" of {time_limit:.0f}"
+        self._line = ""
+
+    def iteration(self, iteration: Iteration) -> None:
+        """After an iteration of conjugate gradients."""
+        bounds = iteration.bounds
+        self._line = (
+            f"{bounds.lower:.1f} <= log marginal likelihood <= {bounds.upper:.1f},"
+            f" gap per point {(bounds.upper - bounds.lower) / bounds.n:.4f}"
+        )
+        self._update(f"iteration {iteration.number}, {iteration.seconds:.1f}{self._limit} s")
+
+    def share(self, share: float) -> None:
+        """While the log determinant is bounded: how much of it is done."""
+        self._update(f"log determinant {share:.0%}")
+
+    def _update(self, what: str) -> None:
+        if self._live is not None:
+            self._live.update(f"{self._line}; {what}" if self._line else what)
+
+
 @contextmanager
-def bracket_display(
-    enabled: bool, time_limit: float, console: Console | None = None
-) -> Iterator[Callable[[Iteration], None]]:
-    """What to call after each iteration of conjugate gradients: it draws one line with the bounds, if enabled."""
+def bracket_display(enabled: bool, time_limit: float, console: Console | None = None) -> Iterator[BracketDisplay]:
+    """A display that is drawn on the terminal or in the notebook if enabled."""
     if not enabled:
-        yield lambda _: None
+        yield BracketDisplay(None, time_limit)
         return
-    limit = "" if math.isinf(time_limit) else f" of {time_limit:.0f}"
-
     with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
-
-        def after_iteration(iteration: Iteration) -> None:
-            bounds = iteration.bounds
-            live.update(
-                f"iteration {iteration.number}: {bounds.lower:.1f} <= log marginal likelihood <= {bounds.upper:.1f},"
-                f" gap per point {(bounds.upper - bounds.lower) / bounds.n:.4f}, {iteration.seconds:.1f}{limit} s"
-            )
-
-        yield after_iteration
+        yield BracketDisplay(live, time_limit)

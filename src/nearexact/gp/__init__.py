@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from nearexact.gp.bounds import Interval, LikelihoodBounds
-from nearexact.gp.conjugate_gradients import Bracketed, Iteration, bracket
+from nearexact.gp.bracket import Bracketed, bracket
+from nearexact.gp.conjugate_gradients import Iteration, conjugate_gradients
 from nearexact.gp.exact import ExactObjective, ExactPosterior
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.factorisation import Factorisation, SparsePosterior
@@ -69,6 +70,7 @@ __all__ = [
     "Step",
     "Training",
     "bracket",
+    "conjugate_gradients",
     "gpr_objective",
     "greedy_variance",
     "minimise",

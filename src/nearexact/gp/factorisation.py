@@ -59,7 +59,7 @@ class Factorisation:
         return torch.cholesky_solve(self.b[:, None], self.L_B)[:, 0]
 
     @cached_property
-    def _log_det(self) -> float:
+    def log_det(self) -> float:
         """log|Q + sI|."""
         return self.n * math.log(self.noise_variance) + float(log_determinant(self.L_B))
 
@@ -89,7 +89,7 @@ class Factorisation:
         excesses = [self.trace / self.noise_variance, self._log_residuals if self.residuals is not None else math.nan]
         excess = min((excess for excess in excesses if math.isfinite(excess)), default=math.inf)
         least = self._least_quadratic if math.isfinite(self.trace) else -math.inf
-        log_det = Interval(self._log_det, self._log_det + excess)
+        log_det = Interval(self.log_det, self.log_det + excess)
         return LikelihoodBounds(self.n, self.elbo, log_det, Interval(least, self._quadratic))
 
     @cached_property
@@ -110,7 +110,7 @@ class Factorisation:
         return (self.yy - float(self.b @ torch.cholesky_solve(self.b[:, None], L_C)[:, 0])) / c
 
     def _likelihood(self, rest: float) -> float:
-        return -0.5 * (self.n * math.log(2.0 * math.pi) + self._log_det + rest)
+        return -0.5 * (self.n * math.log(2.0 * math.pi) + self.log_det + rest)
 
     def posterior(self) -> SparsePosterior:
         """The predictive distribution, independent of the data."""

@@ -18,6 +18,7 @@ class MemoryPlan:
     rows: int  # of a chunk
     keeps_v: bool
     keeps_features: bool
+    memory: int  # bytes that it takes in all
 
     @staticmethod
     def within(budget: int, kernel: Kernel, n: int, m: int, n_features: int) -> MemoryPlan:
@@ -35,7 +36,9 @@ class MemoryPlan:
             )
         keeps_v = needed(rows) + 8 * n * m <= budget  # first: it saves more
         used = needed(rows) + (8 * n * m if keeps_v else 0)
-        return MemoryPlan(rows, keeps_v, keeps_features=used + 2 * 8 * n * n_features <= budget)
+        features = 2 * 8 * n * n_features
+        keeps_features = used + features <= budget
+        return MemoryPlan(rows, keeps_v, keeps_features, used + (features if keeps_features else 0))
 
 
 def sweep_memory(kernel: Kernel, n: int, m: int, n_features: int, rows: int = FEWEST_ROWS) -> int:

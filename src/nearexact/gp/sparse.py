@@ -73,6 +73,7 @@ class SparseObjective:
         n_features = self._features_of_Z.shape[1]
         budget = memory_budget(memory_limit, self.X.device)
         self.plan = MemoryPlan.within(budget, kernel, len(self.X), len(self.Z), n_features)
+        self.spare_memory = budget - self.plan.memory  # bytes
         self._yy = float(self.y @ self.y)
         self._features = kernel.features(self.X, self._centre) if self.plan.keeps_features else None
         self._V: Tensor | None = None  # of all rows, if there is room  [N, M]
@@ -154,6 +155,15 @@ class SparseObjective:
                 solve_rows(f.L, f.cross.values(self._of_rows(f.kernel, rows), out=V))
             yield rows, V
         self._V_of = f if self.plan.keeps_v else None
+
+    def whole_V(self, f: Factorisation) -> Tensor:
+        """V of the last factorisation [N, M], where there is room for it. Not to be changed."""
+        if not self.plan.keeps_v:
+            raise ValueError("V does not fit into the memory limit")
+        for _ in self.rows_of_V(f):
+            pass
+        assert self._V is not None
+        return self._V
 
     def _sums_over_V(self, kernel: Kernel, cross: Cross, L: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """G = VVᵀ, b = Vy and q(x, x) = |v|², with one triangular solve for each chunk. V is kept if there is room."""

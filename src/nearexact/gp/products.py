@@ -1,0 +1,51 @@
+"""Products with the exact kernel matrix of all data, of which never more than a block is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nearexact.kernels.base import Kernel, with_diagonal
+
+BLOCK_ROWS = 384  # of K, and as many columns: the passes over a block find it in the cache
+
+
+class OutOfTimeError(Exception):
+    """What is under way would end after the time limit."""
+
+
+class KernelProduct:
+    """v ↦ (K + sI)v for the kernel matrix K of all rows of X. Blocks above the diagonal stand for those below, too."""
+
+    def __init__(self, kernel: Kernel, noise_variance: float, X: Tensor, rows: int = BLOCK_ROWS) -> None:
+        self.noise_variance, self.rows = noise_variance, rows
+        # A factor in front is multiplied with v instead of with every entry of K.
+        self.scale = float(kernel.parameters.get("variance", 1.0))
+        kernel = kernel.with_parameters({"variance": 1.0}) if "variance" in kernel.parameters else kernel
+        self.features = torch.split(kernel.features(X, X.mean(0)), rows)  # [rows, F] each
+        self.diagonal = [kernel.diagonal(of_X) for of_X in self.features]
+        self.crosses = [kernel.against(of_X) for of_X in self.features]
+        self.buffers = {  # by the width of a block: that of the last may differ
+            len(of_X): X.new_empty(len(self.features[0]), len(of_X)) for of_X in (self.features[0], self.features[-1])
+        }
+
+    def block(self, i: int, j: int) -> Tensor:
+        """K of the i-th and the j-th block of rows, but for the scale; the next call overwrites it."""
+        of_X, of_Z = self.features[i], self.features[j]
+        K = self.crosses[j].values(of_X, out=self.buffers[len(of_Z)][: len(of_X)])
+        return with_diagonal(K, self.diagonal[i]) if i == j else K
+
+    def __call__(self, v: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
+        """(K + sI)v [N]. `check` is called between rows of blocks; an exception that it raises ends the product."""
+        product = torch.zeros_like(v)
+        parts, products = torch.split(v, self.rows), torch.split(product, self.rows)
+        for j in range(len(parts)):
+            check()
+            for i in range(j):
+                K = self.block(i, j)
+                products[i].addmv_(K, parts[j])
+                products[j].addmv_(K.T, parts[i])
+            products[j].addmv_(self.block(j, j), parts[j])
+        return product.mul_(self.scale).add_(v, alpha=self.noise_variance)
