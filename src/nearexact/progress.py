@@ -79,8 +79,7 @@ class BracketDisplay:
         """After an iteration of conjugate gradients."""
         bounds = iteration.bounds
         self._line = (
-            f"{bounds.lower:.1f} <= log marginal likelihood <= {bounds.upper:.1f},"
-            f" gap per point {(bounds.upper - bounds.lower) / bounds.n:.4f}"
+            f"{bounds.lower:.1f} to {bounds.upper:.1f}, gap per point {(bounds.upper - bounds.lower) / bounds.n:.4f}"
         )
         self._update(f"iteration {iteration.number}, {iteration.seconds:.1f}{self._limit} s")
 
