@@ -75,7 +75,8 @@ def bare(kernel: SquaredExponential, X: torch.Tensor, rows: int) -> Callable[[],
     blocks = KernelProduct(kernel, NOISE, X, rows)
 
     def run() -> None:
-        for j, cross in enumerate(blocks.crosses):
+        for j in range(len(blocks.features)):
+            cross = blocks.against(j)
             assert isinstance(cross, SquaredExponentialCross)
             for of_X in blocks.features[: j + 1]:
                 out = blocks.buffers[len(blocks.features[j])][: len(of_X)]

@@ -90,8 +90,8 @@ def conjugate_gradients(
             return
         K_direction = product(direction, check)
         curvature = float(direction @ K_direction)
-        step = rho / curvature if curvature > 0.0 else math.nan
-        if not math.isfinite(step):  # nothing is left but rounding noise
+        step = rho / curvature if curvature > 0.0 else 0.0
+        if not 0.0 < step < math.inf:  # nothing is left but rounding noise
             return
         v.add_(direction, alpha=step)
         r.sub_(K_direction, alpha=step)
