@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from nearexact.certificate import Certificate, judge
+from nearexact.gp import Interval, LikelihoodBounds
 
 N = 1000
 NOISE = -0.5 * N * (math.log(2.0 * math.pi) + 1.0)
@@ -37,7 +39,47 @@ def test_verdict(lower: float, upper: float, elbos: list[float], verdict: str) -
 
 
 def test_gap_and_divergence() -> None:
-    certificate = Certificate(lower=-90.0, upper=-80.0, elbo=-100.0, n=50, verdict="not reached")
+    certificate = Certificate(
+        lower=-90.0, upper=-80.0, elbo=-100.0, n=50, verdict="not reached", trace_gap=2.0, residual_gap=8.0
+    )
     assert certificate.gap_per_point == 0.2
     assert certificate.kl_bound == 20.0
     assert str(certificate) == "not reached: -90 <= log marginal likelihood <= -80, gap 0.2 nats per point"
+    assert certificate.dominated_by == "residual"
+    assert repr(replace(certificate, iterations=12, seconds=3.21)).splitlines() == [
+        "Certificate: not reached",
+        "  log marginal likelihood  -90 to -80 nats",
+        "  gap per point            0.2 nats (certified below 0.01)",
+        "  gap                      mostly residual: 2 trace + 8 residual",
+        "  KL to exact posterior    at most 20 nats",
+        "  cost                     12 CG iterations, 3.2 s",
+    ]
+    assert replace(certificate, residual_gap=1.0).dominated_by == "trace"
+    assert replace(certificate, residual_gap=math.nan).dominated_by == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("lower", "elbo", "verdict"),
+    [
+        (-491.0, -520.0, "certified"),  # by the tighter bound
+        (NOISE + 6.0, NOISE + 4.9, "no better than noise"),  # by the ELBO, whatever else is known
+        (-400.0, -500.0, "converged"),  # steps are those of the ELBO
+    ],
+)
+def test_the_models_own_elbo_may_differ_from_the_lower_bound(lower: float, elbo: float, verdict: str) -> None:
+    upper = lower + 9.0 if verdict != "converged" else 0.0
+    assert judge(lower, upper, [elbo] * 3, NOISE, N, elbo=elbo) == verdict
+
+
+def test_certificate_of_bounds() -> None:
+    bounds = LikelihoodBounds(100, -60.0, Interval(-200.0, -190.0), Interval(90.0, 93.0))
+    certificate = Certificate.of(bounds, "not reached", iterations=3, seconds=1.0)
+    constant = -50.0 * math.log(2.0 * math.pi)
+    assert certificate.lower == pytest.approx(constant + 0.5 * (190.0 - 93.0))
+    assert certificate.upper == pytest.approx(constant + 0.5 * (200.0 - 90.0))
+    assert (certificate.trace_gap, certificate.residual_gap) == (5.0, 1.5)
+    assert certificate.kl_bound == certificate.upper + 60.0
+    assert (certificate.n, certificate.iterations, certificate.seconds) == (100, 3, 1.0)
+    tighter = bounds.meet(log_det=Interval(-210.0, -195.0), quadratic=Interval(upper=91.0))
+    assert tighter.log_det == Interval(-200.0, -195.0)
+    assert tighter.quadratic == Interval(90.0, 91.0)

@@ -7,6 +7,7 @@ import pickle
 import signal
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,8 +25,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import QuantileTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from nearexact import GPRegressor, SGPRegressor
-from nearexact.gp import ExactObjective, ExactTraining, SparseObjective, Training
+from nearexact import GPRegressor, SGPRegressor, load
+from nearexact.gp import ExactObjective, ExactTraining, SparseObjective, Training, sgpr_objective
 from nearexact.gp.inducing import select
 from nearexact.kernels import Matern32, SquaredExponential
 from tests.problems import regression
@@ -59,15 +60,96 @@ def test_fitted_attributes_and_certificate(
     assert fitted.n_features_in_ == 3
     assert fitted.elbo_ <= fitted.upper_bound_ + 1e-9
     certificate = fitted.certificate_
-    assert (certificate.lower, certificate.upper) == (fitted.elbo_, fitted.upper_bound_)
+    assert certificate.upper == fitted.upper_bound_
+    assert certificate.lower >= certificate.elbo - 1e-9
+    assert certificate.elbo == pytest.approx(fitted.elbo_, abs=1e-9)
     assert certificate.gap_per_point == (certificate.upper - certificate.lower) / 120
-    assert certificate.kl_bound == certificate.upper - certificate.lower
+    assert certificate.kl_bound == certificate.upper - certificate.elbo
+    assert certificate.trace_gap + certificate.residual_gap == pytest.approx(certificate.upper - certificate.lower)
+    assert certificate.iterations == 0
     assert certificate.verdict == "certified"
     assert str(certificate).startswith("certified: ")
     assert fitted.history_[-1].ended == ("certified" if isinstance(fitted, SGPRegressor) else "optimum found")
     again = fitted.certify()
-    assert again.lower == pytest.approx(certificate.lower, abs=1e-6)
+    assert again.lower >= certificate.lower - 1e-6
+    assert again.upper <= certificate.upper + 1e-6
     assert again.verdict == certificate.verdict
+
+
+def exact_likelihood(model: SGPRegressor, X: np.ndarray, y: np.ndarray) -> float:
+    """At the model's hyperparameters, on the standardised scale."""
+    inputs, targets = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+    objective = ExactObjective(model.kernel_, model.noise_variance_, inputs, targets)
+    return objective.factorise(model.kernel_, model.noise_variance_).lml
+
+
+@pytest.mark.parametrize("bound", ["elbo", "tight"])
+def test_certify_brackets_the_exact_likelihood_and_is_kept(bound: str, tmp_path: Path) -> None:
+    X, y = regression(300, noise=0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = SGPRegressor(Matern32(), bound=bound, random_state=0, max_inducing=50).fit(X, y)
+    cheap, lml = model.certificate_, exact_likelihood(model, X, y)
+    standard = sgpr_objective(
+        model.kernel_, model.noise_variance_, (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std(),
+        (model.inducing_points_ - X.mean(0)) / X.std(0),
+    ).factorise(model.kernel_, model.noise_variance_)  # fmt: skip
+    assert cheap.elbo == pytest.approx(standard.elbo, abs=1e-5)  # the standard one, for either bound
+    assert model.elbo_ == pytest.approx(cheap.lower if bound == "tight" else cheap.elbo, abs=1e-5)
+    assert cheap.elbo <= cheap.lower <= lml <= cheap.upper
+    assert cheap.verdict == "not reached"
+    assert cheap.dominated_by == "residual"  # of the quadratic form's bounds, as ever without conjugate gradients
+    assert (cheap.iterations, cheap.seconds) == (0, 0.0)
+    assert "came with the fit" in repr(cheap)
+    again = model.certify(cg_iterations=0)
+    assert (again.lower, again.upper) == pytest.approx((cheap.lower, cheap.upper), abs=1e-6)
+    model.certificate_ = cheap
+    full = model.certify()
+    assert cheap.lower <= full.lower <= lml <= full.upper < cheap.upper
+    assert full.kl_bound == full.upper - cheap.elbo or full.elbo == pytest.approx(cheap.elbo, abs=1e-6)
+    assert full.gap_per_point < 0.2 * cheap.gap_per_point
+    assert full.iterations > 0
+    assert full.seconds > 0.0
+    assert full.dominated_by == "trace"
+    assert f"{full.iterations} CG iterations" in repr(full)
+    assert model.certificate_ is full
+    model.save(tmp_path / "model.nx")
+    loaded = load(tmp_path / "model.nx")
+    assert loaded.certificate_ == full
+    assert loaded.certify(X, y).upper == pytest.approx(full.upper, abs=1e-6)
+    looser = model.certify(cg_iterations=0)
+    assert looser.upper > full.upper
+    assert model.certificate_ is full  # what was proved stays proved
+
+
+def test_certify_within_a_time_limit(data: tuple[np.ndarray, np.ndarray]) -> None:
+    model = SGPRegressor(random_state=0).fit(*data)
+    short = model.certify(time_limit=1e-9)
+    assert short.iterations == 0
+    assert short.lower == pytest.approx(model.certificate_.lower, abs=1e-6)
+
+
+def test_certify_shows_its_progress_on_request(
+    data: tuple[np.ndarray, np.ndarray], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = SGPRegressor(random_state=0, max_inducing=10).fit(*data)
+    model.certify()
+    assert capfd.readouterr() == ("", "")
+    model.set_params(progress=True).certify()
+    shown = capfd.readouterr().out
+    assert ", gap per point 0." in shown
+    assert "log determinant 0%" in shown
+
+
+def test_fits_stop_as_soon_as_the_tighter_gap_allows() -> None:
+    X, y = regression(400, noise=1.0)
+    *earlier, last = SGPRegressor(random_state=0).fit(X, y).history_
+    assert last.ended == "certified"
+    assert last.elbo < last.lower_bound
+    assert last.gap_per_point == (last.upper_bound - last.lower_bound) / 400 < 0.01
+    assert all(stage.gap_per_point >= 0.01 for stage in earlier)
 
 
 def test_the_two_estimators_agree(data: tuple[np.ndarray, np.ndarray]) -> None:
@@ -347,9 +429,14 @@ def test_wrong_calls_are_named(fitted: SGPRegressor | GPRegressor, data: tuple[n
         fitted.sample_y(X, 0)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         fitted.log_predictive_density(X, y[:-1])
-    with pytest.raises(ValueError, match='bound must be "elbo", got'):
+    with pytest.raises(ValueError, match='bound must be "elbo" or "tight", got \'loose\''):
         SGPRegressor(bound="loose").fit(X, y)
     if isinstance(fitted, SGPRegressor):
+        for wrong in (-1, 1.5, True, "many"):
+            with pytest.raises(ValueError, match="cg_iterations must be a whole number of at least 0, or None, got"):
+                fitted.certify(cg_iterations=wrong)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="a time limit must be a positive number of seconds"):
+            fitted.certify(time_limit=0)
         with pytest.raises(ValueError, match="X and y must be passed both or not at all"):
             fitted.certify(X)
         with pytest.raises(ValueError, match="the model was fitted to 120 rows, got 100"):

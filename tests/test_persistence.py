@@ -61,7 +61,30 @@ def test_certify_after_loading_needs_the_data(saved: Path) -> None:
     loaded = nearexact.load(saved)
     with pytest.raises(ValueError, match="does not hold its training data: pass X and y"):
         loaded.certify()
-    assert loaded.certify(X, Y).lower == pytest.approx(loaded.elbo_, abs=1e-6)
+    before = loaded.certificate_
+    assert before.lower - 1e-6 <= loaded.certify(X, Y).lower <= loaded.certify(X, Y).upper <= before.upper + 1e-6
+    with pytest.raises(ValueError, match="these are not the data that the model was fitted to"):
+        loaded.certify(X, Y + 0.3 * NEW[:60, 0])
+
+
+def test_files_of_the_first_version_are_read(saved: Path, tmp_path: Path) -> None:
+    """They know neither the parts of a certificate's gap nor the lower bound of a stage."""
+    with safe_open(saved, framework="pt") as file:
+        header = json.loads(file.metadata()["nearexact"])
+    certificate = {name: header["certificate"][name] for name in ("lower", "upper", "elbo", "n", "verdict")}
+    history = [{name: value for name, value in stage.items() if name != "lower_bound"} for stage in header["history"]]
+    for stage in history:
+        del stage["repairs"]["residuals_clamped"], stage["repairs"]["residuals_rejected"]
+    change = {"version": 1, "certificate": certificate, "history": history}
+    old = nearexact.load(altered(saved, tmp_path / "old.nx", change))
+    new = nearexact.load(saved)
+    np.testing.assert_array_equal(old.predict(NEW), new.predict(NEW))
+    assert (old.certificate_.lower, old.certificate_.verdict) == (new.certificate_.lower, new.certificate_.verdict)
+    assert old.certificate_.dominated_by == "unknown"
+    assert "parts not known" in repr(old.certificate_)
+    assert [stage.lower_bound for stage in old.history_] == [stage.elbo for stage in new.history_]
+    assert old.certify(X, Y).dominated_by in ("trace", "residual")
+    refused(altered(saved, tmp_path / "torn.nx", {**change, "version": 2}))  # the second version has them all
 
 
 def test_feature_names_are_kept_and_checked(tmp_path: Path) -> None:
@@ -206,7 +229,7 @@ def test_deeply_nested_kernels_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_version_is_named(saved: Path, tmp_path: Path) -> None:
-    assert "its version is 99, this release reads version 1" in refused(
+    assert "its version is 99, this release reads versions 1 and 2" in refused(
         altered(saved, tmp_path / "altered.nx", {"version": 99})
     )
 

@@ -21,9 +21,9 @@ from safetensors.torch import save_file
 from nearexact import kernels
 from nearexact.certificate import Certificate
 from nearexact.gp.exact import ExactPosterior
+from nearexact.gp.factorisation import SparsePosterior
 from nearexact.gp.linalg import Repairs
 from nearexact.gp.record import Stage
-from nearexact.gp.sparse import SparsePosterior
 from nearexact.kernels import Kernel
 from nearexact.kernels.composite import Composite
 from nearexact.scaling import Scaling
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 HEADER = "nearexact"
 FORMAT = "fitted estimator"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # 1 knew neither the parts of a certificate nor the lower bound of a stage
 
 # What reading a file that is not what it says may raise.
 DAMAGES = (SafetensorError, OSError, MemoryError, RecursionError, AttributeError, LookupError, TypeError, ValueError)
@@ -97,8 +98,9 @@ def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
             header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
             if header.get("format") != FORMAT:
                 raise ValueError("it holds something else")
-            if header["version"] != VERSION:
-                raise ValueError(f"its version is {header['version']}, this release reads version {VERSION}")
+            if header["version"] not in READABLE:
+                known = " and ".join(map(str, READABLE))
+                raise ValueError(f"its version is {header['version']}, this release reads versions {known}")
             # Copied, so that the memory is aligned as it was when fitted: rounding depends on that.
             arrays = {name: _checked(name, file.get_tensor(name).clone()) for name in file.keys()}  # noqa: SIM118
         return _rebuild(header, arrays)
@@ -130,10 +132,11 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
     estimator.elbo_, estimator.upper_bound_ = float(header["elbo"]), float(header["upper_bound"])
     estimator.certificate_ = Certificate(**header["certificate"])
-    str(estimator.certificate_)  # fails if its numbers are none
+    repr(estimator.certificate_)  # fails if its numbers are none
     estimator.history_ = [
-        Stage(**{**stage, "kernel": _kernel(stage["kernel"]), "repairs": Repairs(**stage["repairs"])})
+        Stage(**{**known, **stage, "kernel": _kernel(stage["kernel"]), "repairs": Repairs(**stage["repairs"])})
         for stage in header["history"]
+        for known in [{"lower_bound": stage["elbo"]} if header["version"] == 1 else {}]
     ]
     estimator.n_features_in_ = d
     if header["feature_names"]:

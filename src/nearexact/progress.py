@@ -1,4 +1,4 @@
-"""What `progress=True` shows while an estimator fits: M, bounds, gap and time, one line for each M."""
+"""What `progress=True` shows while an estimator fits, one line for each M, and while its bounds are tightened."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from nearexact.gp.conjugate_gradients import Iteration
 from nearexact.gp.record import Progress, Stage
 
 REFRESHES_PER_SECOND = 4
@@ -64,3 +65,38 @@ def progress_display(enabled: bool, time_limit: float, console: Console | None =
         return
     with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
         yield Display(live, time_limit)
+
+
+class BracketDisplay:
+    """One line with the bounds while they are tightened; without a live view it shows nothing."""
+
+    def __init__(self, live: Live | None, time_limit: float) -> None:
+        self._live = live
+        self._limit = "" if math.isinf(time_limit) else f" of {time_limit:.0f}"
+        self._line = ""
+
+    def iteration(self, iteration: Iteration) -> None:
+        """After an iteration of conjugate gradients."""
+        bounds = iteration.bounds
+        self._line = (
+            f"{bounds.lower:.1f} to {bounds.upper:.1f}, gap per point {(bounds.upper - bounds.lower) / bounds.n:.4f}"
+        )
+        self._update(f"iteration {iteration.number}, {iteration.seconds:.1f}{self._limit} s")
+
+    def share(self, share: float) -> None:
+        """While the log determinant is bounded: how much of it is done."""
+        self._update(f"log determinant {share:.0%}")
+
+    def _update(self, what: str) -> None:
+        if self._live is not None:
+            self._live.update(f"{self._line}; {what}" if self._line else what)
+
+
+@contextmanager
+def bracket_display(enabled: bool, time_limit: float, console: Console | None = None) -> Iterator[BracketDisplay]:
+    """A display that is drawn on the terminal or in the notebook if enabled."""
+    if not enabled:
+        yield BracketDisplay(None, time_limit)
+        return
+    with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
+        yield BracketDisplay(live, time_limit)

@@ -70,13 +70,16 @@ def test_linear_copes_with_collinear_and_constant_columns() -> None:
     assert (variance > 0.0).all()
 
 
-@pytest.mark.parametrize("name", ["sgpr", "sgpr-paper"])
+@pytest.mark.parametrize("name", ["sgpr", "sgpr-paper", "sgpr-tight"])
 def test_sgpr_marks_each_m_and_goes_on_after_near_exactness(name: str) -> None:
     notes = Notes()
     methods.create(name).run(task("step"), notes)
     milestones = [call for call in notes.calls if call.get("milestone")]
     assert [call["scheduled_m"] for call in milestones] == [10, 20, 50, 100]
-    assert all(call["elbo"] <= call["upper_bound"] + 1e-6 for call in milestones)
+    assert all(call["elbo"] <= call["lower_bound"] + 1e-6 for call in milestones)
+    assert all(call["lower_bound"] <= call["upper_bound"] + 1e-6 for call in milestones)
+    if name == "sgpr-tight":
+        assert all(call["elbo"] == pytest.approx(call["lower_bound"], abs=1e-6) for call in milestones)
     flops = [call["flops"] for call in notes.calls]
     assert flops == sorted(flops)
     assert flops[0] > 0.0
@@ -94,6 +97,7 @@ def test_gpr_reports_its_likelihood_as_both_bounds() -> None:
     methods.create("gpr").run(task(), notes)
     assert notes.calls[-1]["milestone"]
     assert all(call["elbo"] == call["upper_bound"] for call in notes.calls)
+    assert notes.calls[-1]["lower_bound"] == notes.calls[-1]["elbo"]
     assert len(notes.calls) > 5
 
 

@@ -49,6 +49,20 @@ def test_sgpr_is_judged_by_its_bounds_and_the_m_at_which_they_met_is_told(tmp_pa
     assert first is ends[-1]
 
 
+def test_a_lower_bound_above_the_elbo_certifies_earlier(tmp_path: Path) -> None:
+    """The gap is that of the best bounds; steps up in M are those of the ELBO."""
+    trace = sgpr_trace(0)
+    ends = [point for point in trace if point["milestone"]]
+    for point in ends:
+        point["info"]["lower_bound"] = point["upper_bound"] - 0.005 * N if point is ends[-2] else point["elbo"]
+    write_run(tmp_path, "a", "sgpr", 0, trace)
+    assert verdicts(tmp_path)["sgpr", 0][:2] == ("certified", ends[-2]["m"])
+    ends[-1]["info"]["lower_bound"] = ends[-1]["upper_bound"] - 0.002 * N
+    write_run(tmp_path / "b", "a", "sgpr", 0, trace)
+    (gap,) = nearness.run_verdicts(results.read(tmp_path / "b"))["gap_per_point"]
+    assert gap == pytest.approx(0.002)
+
+
 def test_sgpr_converges_without_an_upper_bound_if_two_steps_changed_nothing(tmp_path: Path) -> None:
     trace = [{k: v for k, v in point.items() if k != "upper_bound"} for point in sgpr_trace(0)]
     write_run(tmp_path, "a", "sgpr", 0, trace)  # the last steps are 4.7 and 1.2 nats, 0.2 % are 3.4

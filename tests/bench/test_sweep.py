@@ -184,7 +184,7 @@ def test_several_runs_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"methods": ["nosuch"]}, "there is no method 'nosuch'; there are sgpr, sgpr-paper, gpr, "),
+        ({"methods": ["nosuch"]}, "there is no method 'nosuch'; there are sgpr, sgpr-paper, sgpr-tight, gpr, "),
         ({"methods": ["missing.py:Class"]}, "there is no file 'missing.py'"),
         ({"methods": [plugin("Missing")]}, "has no class 'Missing'"),
         ({"datasets": ["nosuch"]}, "there is no data set 'nosuch'"),

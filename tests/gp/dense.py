@@ -26,6 +26,12 @@ def elbo(kernel: Kernel, s: float, X: np.ndarray, y: np.ndarray, Z: np.ndarray, 
     return gaussian_log_density(y, Q + s * np.eye(len(X))) - 0.5 * trace / s
 
 
+def tight_bound(kernel: Kernel, s: float, X: np.ndarray, y: np.ndarray, Z: np.ndarray, jitter: float = 1e-10) -> float:
+    Q = q_matrix(kernel, X, Z, jitter)
+    excess = np.log1p(np.maximum(kernel.diag(X) - np.diag(Q), 0.0) / s).sum()
+    return gaussian_log_density(y, Q + s * np.eye(len(X))) - 0.5 * excess
+
+
 def upper_bound(kernel: Kernel, s: float, X: np.ndarray, y: np.ndarray, Z: np.ndarray, jitter: float = 1e-10) -> float:
     Q, eye = q_matrix(kernel, X, Z, jitter), np.eye(len(X))
     trace = kernel.diag(X).sum() - np.trace(Q)

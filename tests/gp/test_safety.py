@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 
 from nearexact.gp import NumericalError, Numerics, Repairs, SparseObjective, gpr_objective, minimise, sgpr_objective
-from nearexact.gp.linalg import clamp_variances, jittered_cholesky, repair_trace
+from nearexact.gp.linalg import clamp_residuals, clamp_variances, jittered_cholesky, repair_trace
 from nearexact.kernels import Kernel, Linear, Matern12, SquaredExponential
+from nearexact.kernels.base import Form, Tensors
+from nearexact.kernels.stationary import SquaredExponentialForm
 from tests.gp import dense
 from tests.problems import regression
 
 
-def assert_gradient_is_right(objective, theta: np.ndarray, step: float = 1e-3, rel: float = 1e-3) -> None:  # type: ignore[no-untyped-def]
+def assert_gradient_is_right(objective, theta: np.ndarray, step: float = 1e-3, rel: float = 1e-3, which=None) -> None:  # type: ignore[no-untyped-def]
     _, gradient = objective(theta)
-    for i in range(len(theta)):
+    for i in which or range(len(theta)):
         change = np.zeros_like(theta)
         change[i] = step
         expected = (objective(theta + change)[0] - objective(theta - change)[0]) / (2 * step)
@@ -107,6 +110,72 @@ def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
         for name in ("lengthscales", "variance"):
             assert torch.allclose(ours_by_parameter[name], by_parameter[name], rtol=1e-3)
     assert found >= 2
+
+
+class DentedForm(SquaredExponentialForm):
+    """k(x, x) a little too small, so that q(z, z) > k(z, z) at inducing points by far more than rounding noise."""
+
+    def diagonal(self, p: Tensors, A: torch.Tensor) -> torch.Tensor:
+        return super().diagonal(p, A) * 0.9997
+
+    def diagonal_vjp(self, p: Tensors, A: torch.Tensor, weights: torch.Tensor) -> Tensors:
+        return super().diagonal_vjp(p, A, weights * 0.9997)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dented(SquaredExponential):
+    def _form(self) -> Form:
+        return DentedForm()
+
+
+@pytest.mark.parametrize("memory_limit", ["1GB", "500kB"])
+def test_negative_residuals_are_clamped_counted_and_constant(memory_limit: str) -> None:
+    X, y = regression(400)
+    kernel = Dented([0.6, 1.1, 2.0], 1.7)
+    objective = sgpr_objective(kernel, 0.05, X, y, X[:30], bound="tight", memory_limit=memory_limit)
+    assert objective.plan.keeps_v == (memory_limit == "1GB")
+    model = objective.factorise(kernel, 0.05)
+    assert model.residuals is not None
+    assert model.residuals[:30].tolist() == [0.0] * 30
+    assert (model.residuals >= 0.0).all()
+    clamped = int((model.residuals == 0.0).sum())
+    assert objective.repairs == Repairs(largest_jitter=1e-10, residuals_clamped=clamped)
+    assert model.tight_bound == pytest.approx(
+        dense.gaussian_log_density(y, dented_q(kernel, X, X[:30]) + 0.05 * np.eye(400))
+        - 0.5 * np.log1p(np.maximum(kernel.diag(X) - np.diag(dented_q(kernel, X, X[:30])), 0.0) / 0.05).sum()
+    )
+    # By the lengthscales and the noise: by the variance, the dent makes the gradient of K_ZZ itself inconsistent.
+    assert_gradient_is_right(objective, objective.theta0, step=1e-5, rel=1e-6, which=[0, 1, 2, 4])
+
+
+def dented_q(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    K_ZZ = kernel(Z)
+    np.fill_diagonal(K_ZZ, kernel.diag(Z) + 1e-10)
+    return kernel(X, Z) @ np.linalg.solve(K_ZZ, kernel(Z, X))
+
+
+def test_residual_clamping_rule() -> None:
+    repairs = Repairs()
+    assert clamp_residuals(torch.tensor([0.5, 0.0]), 1.5, repairs).tolist() == [0.5, 0.0]
+    assert clamp_residuals(torch.tensor([0.5, -1e-9]), 1.0 + 1e-4, repairs).tolist() == [0.5, 0.0]
+    assert clamp_residuals(torch.tensor([0.5, -1e-9]), 1.0 + 2e-3, repairs).isnan().all()
+    assert repairs == Repairs(residuals_clamped=1, residuals_rejected=1)
+
+
+def test_residuals_beyond_repair_make_the_tight_bound_nan_but_not_the_elbo() -> None:
+    """Points are explained by more than they vary; one that is not explained at all makes up for it in the trace."""
+    X = np.concatenate([np.linspace(-1.0, 1.0, 200), [50.0]])[:, None]
+    y = np.sin(3.0 * X[:, 0])
+    kernel = SquaredExponential([1.0], 1e10)
+    objective = SparseObjective(kernel, 0.1, X, y, X[:200:4], bound="tight", numerics=Numerics(trace_tolerance=0.0))
+    value, gradient = objective(objective.theta0)
+    assert math.isnan(value)
+    assert np.isnan(gradient).all()
+    model = objective.factorise(kernel, 0.1)
+    assert objective.repairs.residuals_rejected == 2
+    assert model.trace > 0.0
+    assert model.bounds.lower == model.elbo  # what is left
+    assert math.isfinite(model.bounds.upper)
 
 
 def test_trace_repair_rule() -> None:

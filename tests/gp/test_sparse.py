@@ -25,6 +25,7 @@ WAYS = {
     "direct": Numerics(direct_condition=np.inf, merge_condition=np.inf),
 }
 every_way = pytest.mark.parametrize("numerics", WAYS.values(), ids=WAYS.keys())
+every_bound = pytest.mark.parametrize("bound", ["elbo", "tight"])
 NOISE = 0.05
 
 
@@ -35,6 +36,37 @@ def test_bounds_equal_the_dense_formulas(kernel: Kernel) -> None:
     model = sgpr_objective(kernel, NOISE, X, y, Z).factorise(kernel, NOISE)
     assert model.elbo == pytest.approx(dense.elbo(kernel, NOISE, X, y, Z, model.jitter), rel=1e-8)
     assert model.upper_bound == pytest.approx(dense.upper_bound(kernel, NOISE, X, y, Z, model.jitter), rel=1e-8)
+
+
+@every_kernel
+@every_way
+def test_the_tight_bound_equals_the_dense_formula_however_it_is_asked_for(kernel: Kernel, numerics: Numerics) -> None:
+    X, y = regression(60)
+    Z = X[:4]
+    plain = SparseObjective(kernel, NOISE, X, y, Z, numerics=numerics)
+    model = plain.factorise(kernel, NOISE, residuals=True)
+    expected = dense.tight_bound(kernel, NOISE, X, y, Z, model.jitter)
+    assert model.elbo == plain.factorise(kernel, NOISE).elbo  # to the bit: training compares the two
+    assert model.tight_bound == pytest.approx(expected, rel=1e-8)
+    assert model.tight_bound >= model.elbo - 1e-9 * abs(model.elbo)
+    tight = SparseObjective(kernel, NOISE, X, y, Z, bound="tight", numerics=numerics)
+    assert -tight(tight.theta0)[0] == pytest.approx(expected, rel=1e-8)
+    assert tight.factorise(kernel, NOISE).elbo == pytest.approx(model.elbo, rel=1e-8)
+    bounds = model.bounds
+    assert bounds.lower == pytest.approx(model.tight_bound, rel=1e-12)
+    assert bounds.upper == pytest.approx(model.upper_bound, rel=1e-12)
+    assert bounds.trace_gap + bounds.residual_gap == pytest.approx(bounds.upper - bounds.lower, abs=1e-9)
+
+
+def test_predictions_do_not_depend_on_the_bound() -> None:
+    X, y = regression(60)
+    kernel = SquaredExponential([0.6, 1.1, 2.0])
+    one, other = (
+        sgpr_objective(kernel, NOISE, X, y, X[:9], bound=bound).factorise(kernel, NOISE).posterior()
+        for bound in ("elbo", "tight")
+    )
+    for ours, theirs in zip(one.predict(X), other.predict(X), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
 @every_kernel
@@ -55,9 +87,10 @@ def test_predictions_equal_the_dense_formulas(kernel: Kernel) -> None:
 
 @every_kernel
 @every_way
-def test_gradient_agrees_with_finite_differences(kernel: Kernel, numerics: Numerics) -> None:
+@every_bound
+def test_gradient_agrees_with_finite_differences(kernel: Kernel, numerics: Numerics, bound: str) -> None:
     X, y = regression(50)
-    objective = SparseObjective(kernel, NOISE, X, y, X[:4], numerics=numerics)
+    objective = SparseObjective(kernel, NOISE, X, y, X[:4], bound=bound, numerics=numerics)
     theta = objective.theta0
     value, gradient = objective(theta)
     assert gradient.shape == theta.shape == (len(objective.layout.names),)
@@ -146,11 +179,12 @@ def test_samples_have_the_posterior_mean_and_covariance() -> None:
     [SquaredExponential(0.3), SquaredExponential(1.0), SquaredExponential(1.5), Matern12(1.5), ArcCosine(1) + Linear()],
     ids=["direct", "merged", "solves", "matern12", "composite"],
 )
-def test_memory_limit_changes_nothing_but_memory(kernel: Kernel) -> None:
+@every_bound
+def test_memory_limit_changes_nothing_but_memory(kernel: Kernel, bound: str) -> None:
     n, m = 30_000, 40
     X, y = regression(n)
-    plenty = sgpr_objective(kernel, NOISE, X, y, X[:m], memory_limit="1GB")
-    scarce = sgpr_objective(kernel, NOISE, X, y, X[:m], memory_limit="4MB")
+    plenty = sgpr_objective(kernel, NOISE, X, y, X[:m], bound=bound, memory_limit="1GB")
+    scarce = sgpr_objective(kernel, NOISE, X, y, X[:m], bound=bound, memory_limit="4MB")
     assert plenty.plan.keeps_v
     assert not scarce.plan.keeps_v
     assert scarce.plan.rows < plenty.plan.rows
@@ -160,30 +194,36 @@ def test_memory_limit_changes_nothing_but_memory(kernel: Kernel) -> None:
     assert limited_value == pytest.approx(value, rel=1e-10)
     assert np.allclose(limited_gradient, gradient, rtol=1e-8, atol=1e-10 * np.abs(gradient).max())
     assert made.largest_elements * 8 < 4e6 < n * m * 8  # no array of size [N, M], nor anything near it
-    assert scarce.factorise(*scarce.layout.unpack(scarce.theta0)).elbo == pytest.approx(-value, rel=1e-10)
+    assert scarce.value(scarce.factorise(*scarce.layout.unpack(scarce.theta0))) == pytest.approx(-value, rel=1e-10)
 
 
 @every_way
-def test_no_array_is_larger_than_n_by_m(numerics: Numerics) -> None:
+@every_bound
+def test_no_array_is_larger_than_n_by_m(numerics: Numerics, bound: str) -> None:
     n, m = 3000, 50
     X, y = regression(n)
-    objective = SparseObjective(SquaredExponential(), NOISE, X, y, X[:m], numerics=numerics)
+    objective = SparseObjective(SquaredExponential(), NOISE, X, y, X[:m], bound=bound, numerics=numerics)
     with Allocations() as made:
         objective(objective.theta0)
     assert made.largest_elements <= n * m
 
 
 @every_kernel
-@pytest.mark.parametrize("numerics", [WAYS["solves"], Numerics()], ids=["solves", "default"])
+@pytest.mark.parametrize(
+    ("numerics", "bound"),
+    [(WAYS["solves"], "elbo"), (Numerics(), "elbo"), (Numerics(), "tight")],
+    ids=["solves", "default", "tight"],
+)
 @pytest.mark.parametrize(("n", "m", "limit"), [(8000, 30, 4e6), (8000, 30, 30e6), (1500, 300, 31e6)])
 def test_what_is_alive_at_once_stays_within_the_limit(
-    n: int, m: int, limit: float, kernel: Kernel, numerics: Numerics
+    n: int, m: int, limit: float, kernel: Kernel, numerics: Numerics, bound: str
 ) -> None:
     X, y = regression(n)
     X, y = torch.tensor(X), torch.tensor(y)  # the data themselves do not count
     with Allocations() as made:
-        objective = SparseObjective(kernel, NOISE, X, y, X[:m], memory_limit=limit, numerics=numerics)
+        objective = SparseObjective(kernel, NOISE, X, y, X[:m], bound=bound, memory_limit=limit, numerics=numerics)
         objective(objective.theta0)
+        objective.factorise(*objective.layout.unpack(objective.theta0), residuals=True)
     assert made.peak_bytes - 8 * (X.numel() + len(y)) <= limit
 
 
@@ -194,16 +234,17 @@ def test_a_memory_limit_too_small_for_the_points_is_refused() -> None:
 
 
 @every_way
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch, numerics: Numerics) -> None:
+@every_bound
+def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch, numerics: Numerics, bound: str) -> None:
     """One chunk, many chunks with a short last one, and blocks of G: the same numbers."""
     X, y = regression(1000)
     kernel = SquaredExponential(0.3)
-    one = SparseObjective(kernel, NOISE, X, y, X[:150], numerics=numerics)
+    one = SparseObjective(kernel, NOISE, X, y, X[:150], bound=bound, numerics=numerics)
     value, gradient = one(one.theta0)
     monkeypatch.setattr(chunks_module, "MOST_ELEMENTS", 300 * 150)
     monkeypatch.setattr(sparse_module, "GRAM_BLOCK", 37)
     monkeypatch.setattr(sparse_module, "KEPT_ELEMENTS", 0)
-    many = SparseObjective(kernel, NOISE, X, y, X[:150], numerics=numerics)
+    many = SparseObjective(kernel, NOISE, X, y, X[:150], bound=bound, numerics=numerics)
     assert (one.plan.rows, many.plan.rows) == (1000, 300)
     assert many(many.theta0)[0] == pytest.approx(value, rel=1e-12)
     assert many(many.theta0)[1] == pytest.approx(gradient, rel=1e-9)
@@ -264,6 +305,7 @@ def test_evaluations_do_not_disturb_each_other() -> None:
             r"lengthscales\[1\] must be finite and at least 1e-05, got 1e-09",
         ),
         ({"kernel": SquaredExponential([1.0] * 3)}, "lengthscales has 3 values"),
+        ({"bound": "loose"}, 'bound must be "elbo" or "tight", got \'loose\''),
         ({"memory_limit": "lots"}, "text such as \"2GB\", got 'lots'"),
         ({"memory_limit": -1}, "got -1"),
     ],

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from nearexact.gp import NumericalError, Progress, Stage, Training, gpr_objective, sgpr_objective
+from nearexact.gp.factorisation import SparsePosterior
 from nearexact.gp.inducing import select
 from nearexact.gp.schedule import ends_early, inducing_schedule
-from nearexact.gp.sparse import SparseObjective, SparsePosterior
+from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.starts import explains_nothing, noise_only_likelihood, with_less_influence
-from nearexact.kernels import ArcCosine, Linear, SquaredExponential
+from nearexact.kernels import ArcCosine, Linear, Matern12, SquaredExponential
 from tests.problems import KERNELS, regression
 from tests.tensors import Allocations
 
@@ -69,20 +70,39 @@ def test_when_max_inducing_is_to_blame(n: int, max_inducing: int, early: bool) -
     assert ends_early(n, max_inducing) is early
 
 
-@pytest.mark.parametrize("procedure", ["paper", "robust"])
+@pytest.mark.parametrize(("procedure", "bound"), [("paper", "elbo"), ("robust", "elbo"), ("robust", "tight")])
 @pytest.mark.parametrize("name", ["squared_exponential", "matern12", "arc_cosine_1", "sum"])
-def test_stages_hold_true_bounds_of_their_hyperparameters(procedure: str, name: str) -> None:
+def test_stages_hold_true_bounds_of_their_hyperparameters(procedure: str, bound: str, name: str) -> None:
     X, y = standardised(150)
-    training = Training(KERNELS[name], X, y, procedure=procedure, seed=0, max_inducing=50)
+    training = Training(KERNELS[name], X, y, procedure=procedure, bound=bound, seed=0, max_inducing=50)
     training.run()
     assert [stage.scheduled for stage in training.history] == [10, 20, 50]
     for stage in training.history:
         exact = gpr_objective(stage.kernel, stage.noise_variance, X, y).factorise(stage.kernel, stage.noise_variance)
-        assert stage.elbo <= exact.lml + 1e-6
+        assert stage.elbo - 1e-6 <= stage.lower_bound <= exact.lml + 1e-6
+        if bound == "tight":
+            assert stage.elbo == pytest.approx(stage.lower_bound, abs=1e-6)
         assert stage.upper_bound >= exact.lml - 1e-6
         assert stage.evaluations > 2
         assert stage.reselections >= 1
     assert training.bounds()[0] == max(stage.elbo for stage in training.history)
+    bounds = training.likelihood_bounds()
+    assert bounds.upper == training.bounds()[1]
+    assert bounds.elbo <= bounds.lower + 1e-9
+
+
+def test_the_tight_bound_is_maximised_by_itself() -> None:
+    """What is reached is at least the tight bound at the optimum of the ELBO; both by the same procedure."""
+    X, y = standardised(150)
+    reached = {}
+    for bound in ("elbo", "tight"):
+        training = Training(Matern12(), X, y, bound=bound, seed=0, max_inducing=20)
+        training.run()
+        reached[bound] = training.likelihood_bounds()
+    assert reached["tight"].lower > reached["elbo"].lower + 0.1
+    assert reached["tight"].elbo < reached["elbo"].elbo
+    with pytest.raises(ValueError, match='bound must be "elbo" or "tight", got \'upper\''):
+        Training(Matern12(), X, y, bound="upper")
 
 
 def test_paper_procedure_is_algorithm_1() -> None:
@@ -206,9 +226,9 @@ class FakeClock:
         self.evaluation = 0.0  # what the last evaluation took, or would have with a gradient
         value_and_gradient, factorise = SparseObjective.value_and_gradient, SparseObjective.factorise
 
-        def slow_factorise(objective: SparseObjective, *args: object) -> object:
+        def slow_factorise(objective: SparseObjective, *args: object, **options: object) -> object:
             self._pass(len(objective.Z) ** 2 / 2)
-            return factorise(objective, *args)  # type: ignore[arg-type]
+            return factorise(objective, *args, **options)  # type: ignore[arg-type]
 
         def slow_gradient(objective: SparseObjective, *args: object) -> object:
             self._pass(len(objective.Z) ** 2 / 2)  # and factorise is called inside
@@ -301,10 +321,10 @@ def test_memory_limit_holds_where_models_are_kept_and_starts_repeated(procedure:
 def test_running_out_of_memory_keeps_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     factorise = SparseObjective.factorise
 
-    def limited(objective: SparseObjective, *args: object) -> object:
+    def limited(objective: SparseObjective, *args: object, **options: object) -> object:
         if len(objective.Z) > 20:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
-        return factorise(objective, *args)  # type: ignore[arg-type]
+        return factorise(objective, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SparseObjective, "factorise", limited)
     X, y = standardised(200)
@@ -318,10 +338,10 @@ def test_running_out_of_memory_keeps_what_there_is(monkeypatch: pytest.MonkeyPat
 def test_an_m_that_cannot_be_computed_is_passed_over(broken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     factorise = SparseObjective.factorise
 
-    def failing(objective: SparseObjective, *args: object) -> object:
+    def failing(objective: SparseObjective, *args: object, **options: object) -> object:
         if len(objective.Z) == broken:
             raise NumericalError("no luck")
-        return factorise(objective, *args)  # type: ignore[arg-type]
+        return factorise(objective, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SparseObjective, "factorise", failing)
     X, y = standardised(200)

@@ -21,6 +21,7 @@ from nearexact.bench.results import KEY, Results, Size
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, judge
 from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN
 from nearexact.gp.starts import explains_nothing
+from nearexact.kernels.base import FloatArray
 
 NO_RESULT, BASELINE = "no result", "baseline"
 # From worst to best: the verdict on several seeds is the one in the middle, the worse of two in the middle.
@@ -59,19 +60,28 @@ def _judge_stages(key: tuple[str, str, int], ends: pd.DataFrame, size: Size) -> 
     """The verdict on a run with stages of growing M."""
     if size.n is None:
         return _row(key, NO_RESULT, basis="the size of the data set is not known")
-    lower, upper = ends["elbo"].to_numpy(), ends["upper_bound"].to_numpy()
+    elbo, lower, upper = ends["elbo"].to_numpy(), lower_bounds(ends), ends["upper_bound"].to_numpy()
     complete = np.array(is_complete(ends["stopped"].tolist()))
     verdicts = [
-        judge(lower[k], upper[k], lower[: k + 1][complete[: k + 1]].tolist(), size.noise_only, size.n)
+        judge(lower[k], upper[k], elbo[: k + 1][complete[: k + 1]].tolist(), size.noise_only, size.n, elbo=elbo[k])
         for k in range(len(ends))
     ]
     last = ends.iloc[-1]
-    gap = (last["upper_bound"] - last["elbo"]) / size.n
+    gap = (upper[-1] - lower[-1]) / size.n
     reached = len(verdicts)
     while reached > 0 and verdicts[reached - 1] in NEAR_EXACT:
         reached -= 1
     at = ends.iloc[reached] if reached < len(ends) else None
     return _row(key, verdicts[-1], gap, at, last["elbo"], "its own bounds and the steps up in M")
+
+
+def lower_bounds(ends: pd.DataFrame) -> FloatArray:
+    """The best lower bound on the log marginal likelihood at each point: the ELBO where no better one was recorded."""
+    elbo: FloatArray = ends["elbo"].to_numpy(dtype=float)
+    if "lower_bound" not in ends:
+        return elbo
+    recorded: FloatArray = pd.to_numeric(ends["lower_bound"], errors="coerce").to_numpy(dtype=float)
+    return np.fmax(recorded, elbo)
 
 
 def _open(key: tuple[str, str, int], curve: pd.DataFrame | None) -> Row:

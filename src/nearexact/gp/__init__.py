@@ -8,26 +8,38 @@ from __future__ import annotations
 
 from typing import Any
 
+from nearexact.gp.bounds import Interval, LikelihoodBounds
+from nearexact.gp.bracket import Bracketed, bracket
+from nearexact.gp.conjugate_gradients import Iteration, conjugate_gradients
 from nearexact.gp.exact import ExactObjective, ExactPosterior
 from nearexact.gp.exact_training import ExactTraining
+from nearexact.gp.factorisation import Factorisation, SparsePosterior
 from nearexact.gp.inducing import Selection, greedy_variance, select
 from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.optimise import LBFGSSettings, Optimum, Step, minimise
 from nearexact.gp.record import Progress, Stage
-from nearexact.gp.sparse import Factorisation, SparseObjective, SparsePosterior
+from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.training import Training
 from nearexact.kernels.base import Kernel
 
 
 def sgpr_objective(
-    kernel: Kernel, noise_variance: float, X: Any, y: Any, Z: Any, *, memory_limit: int | float | str | None = None
+    kernel: Kernel,
+    noise_variance: float,
+    X: Any,
+    y: Any,
+    Z: Any,
+    *,
+    bound: str = "elbo",
+    memory_limit: int | float | str | None = None,
 ) -> SparseObjective:
     """−ELBO of sparse GP regression with inducing points Z, and its gradient by all hyperparameters.
 
-    `memory_limit` (bytes or text such as "2GB"; None for half of what is free) bounds what the evaluation allocates
-    besides the data: where it forbids an [N, M] array, that array is recomputed in chunks.
+    `bound="tight"` takes the tighter collapsed bound (Titsias 2025) instead of the ELBO. `memory_limit`
+    (bytes or text such as "2GB"; None for half of what is free) bounds what the evaluation allocates besides the data:
+    where it forbids an [N, M] array, that array is recomputed in chunks.
     """
-    return SparseObjective(kernel, noise_variance, X, y, Z, memory_limit=memory_limit)
+    return SparseObjective(kernel, noise_variance, X, y, Z, bound=bound, memory_limit=memory_limit)
 
 
 def gpr_objective(kernel: Kernel, noise_variance: float, X: Any, y: Any) -> ExactObjective:
@@ -37,11 +49,15 @@ def gpr_objective(kernel: Kernel, noise_variance: float, X: Any, y: Any) -> Exac
 
 __all__ = [
     "DEFAULT_NUMERICS",
+    "Bracketed",
     "ExactObjective",
     "ExactPosterior",
     "ExactTraining",
     "Factorisation",
+    "Interval",
+    "Iteration",
     "LBFGSSettings",
+    "LikelihoodBounds",
     "NumericalError",
     "Numerics",
     "Optimum",
@@ -53,6 +69,8 @@ __all__ = [
     "Stage",
     "Step",
     "Training",
+    "bracket",
+    "conjugate_gradients",
     "gpr_objective",
     "greedy_variance",
     "minimise",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.chunks import chunk_rows, row_chunks, solve_rows
 from nearexact.gp.data import as_training_data
 from nearexact.gp.linalg import (
@@ -46,10 +46,14 @@ class ExactPosterior:
         return self.X
 
     @cached_property
+    def bounds(self) -> LikelihoodBounds:
+        """The two parts of the log marginal likelihood, which need no bounds: log|K + sI| and yᵀ(K + sI)⁻¹y."""
+        return LikelihoodBounds.exact(len(self.y), float(log_determinant(self.L)), float(self.y @ self.weights))
+
+    @property
     def lml(self) -> float:
         """Log marginal likelihood."""
-        log_det = len(self.y) * math.log(2.0 * math.pi) + float(log_determinant(self.L))  # log|2π(K + sI)|
-        return -0.5 * (log_det + float(self.y @ self.weights))
+        return self.bounds.elbo
 
     def predict(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance [N*] of the latent function at each row of X, in chunks."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.chunks import chunk_rows
 from nearexact.gp.exact import ExactObjective, ExactPosterior
 from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics
@@ -123,6 +124,10 @@ class ExactTraining:
         """The log marginal likelihood of the best model so far, twice."""
         return self.posterior().lml, self.posterior().lml
 
+    def likelihood_bounds(self) -> LikelihoodBounds:
+        """The same, part by part."""
+        return self.posterior().bounds
+
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
         begun = self.clock()
         value, gradient = self.objective(theta)
@@ -147,6 +152,7 @@ class ExactTraining:
                 scheduled=self.n,
                 m=self.n,
                 elbo=model.lml,
+                lower_bound=model.lml,
                 upper_bound=model.lml,
                 kernel=model.kernel,
                 noise_variance=model.noise_variance,

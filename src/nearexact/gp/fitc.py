@@ -15,11 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearexact.gp.bounds import Interval, LikelihoodBounds
 from nearexact.gp.chunks import row_chunks, solve_rows
 from nearexact.gp.data import as_training_data
+from nearexact.gp.factorisation import SparsePosterior
 from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky, log_determinant
+from nearexact.gp.memory import MemoryPlan
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.gp.sparse import MemoryPlan, SparsePosterior, add_gram, congruence, mirror_lower
+from nearexact.gp.sparse import add_gram, congruence, mirror_lower
 from nearexact.kernels.base import Cross, FloatArray, Kernel, Tensors, add_to, as_matrix, with_diagonal
 from nearexact.limits import memory_budget
 
@@ -42,6 +45,12 @@ class FitcFactorisation:
     repairs: Repairs
 
     upper_bound: float = math.nan  # there is none
+
+    @property
+    def bounds(self) -> LikelihoodBounds:
+        """None either: the likelihood of another model bounds nothing."""
+        unknown = Interval(math.nan, math.nan)
+        return LikelihoodBounds(len(self.noise), math.nan, unknown, unknown)
 
     def posterior(self) -> SparsePosterior:
         """Its predictions have the form of SGPR's, with V Λ⁻¹ Vᵀ in the place of V Vᵀ/s."""
@@ -78,8 +87,11 @@ class FitcObjective:
         """−log likelihood and its gradient at θ; NaN where θ is not finite."""
         return self.layout.negated(self.value_and_gradient, theta)
 
-    def factorise(self, kernel: Kernel, noise_variance: float) -> FitcFactorisation:
-        """First sweep: everything about the model at these hyperparameters but its gradient."""
+    def factorise(self, kernel: Kernel, noise_variance: float, *, residuals: bool = False) -> FitcFactorisation:
+        """First sweep: everything about the model at these hyperparameters but its gradient.
+
+        `residuals` is there for the same face as SGPR's: they are a part of this model in any case.
+        """
         kernel = self.layout.check(kernel)
         n, m = len(self.X), len(self.Z)
         cross = kernel.against(self._of_Z)

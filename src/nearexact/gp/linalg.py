@@ -49,6 +49,8 @@ class Repairs:
     traces_repaired: int = 0
     traces_rejected: int = 0
     variances_clamped: int = 0
+    residuals_clamped: int = 0
+    residuals_rejected: int = 0
 
     @staticmethod
     def sum(parts: Iterable[Repairs]) -> Repairs:
@@ -60,6 +62,8 @@ class Repairs:
             total.traces_repaired += part.traces_repaired
             total.traces_rejected += part.traces_rejected
             total.variances_clamped += part.variances_clamped
+            total.residuals_clamped += part.residuals_clamped
+            total.residuals_rejected += part.residuals_rejected
         return total
 
 
@@ -105,6 +109,23 @@ def repair_trace(
         return 0.0, True
     repairs.traces_rejected += 1
     return math.nan, False
+
+
+def clamp_residuals(
+    residuals: Tensor, largest_ratio: float, repairs: Repairs, numerics: Numerics = DEFAULT_NUMERICS
+) -> Tensor:
+    """Residual variances k(x_n, x_n) − q(x_n, x_n), [N], with those below zero set to zero, in place.
+
+    The test is that of `repair_trace`, for each of them: what is negative by more than rounding makes them all NaN.
+    """
+    negative = int((residuals < 0.0).sum())
+    if not negative:
+        return residuals
+    if largest_ratio <= 1.0 + numerics.trace_tolerance:
+        repairs.residuals_clamped += negative
+        return residuals.clamp_(min=0.0)
+    repairs.residuals_rejected += 1
+    return residuals.fill_(math.nan)
 
 
 def clamp_variances(variance: Tensor, repairs: Repairs) -> Tensor:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nearexact.gp.exact import ExactPosterior
+from nearexact.gp.factorisation import SparsePosterior
 from nearexact.gp.linalg import Repairs
-from nearexact.gp.sparse import SparsePosterior
 from nearexact.kernels.base import Kernel
 
 # Why a stage may not count as a step up in M: cut short, not computable, or nothing gained over a smaller M.
@@ -21,7 +21,8 @@ class Stage:
     n: int  # rows of data
     scheduled: int  # M of the schedule
     m: int  # points of the model: fewer where no more are needed, or where a smaller model was not beaten
-    elbo: float
+    elbo: float  # the bound that was maximised
+    lower_bound: float  # on the log marginal likelihood: the best that is known, not less than the ELBO
     upper_bound: float
     kernel: Kernel
     noise_variance: float
@@ -43,8 +44,8 @@ class Stage:
 
     @property
     def gap_per_point(self) -> float:
-        """(upper bound − ELBO)/N, in nats."""
-        return (self.upper_bound - self.elbo) / self.n
+        """(upper bound − lower bound)/N, in nats."""
+        return (self.upper_bound - self.lower_bound) / self.n
 
 
 @dataclass(frozen=True)

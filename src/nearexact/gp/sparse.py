@@ -1,9 +1,10 @@
-"""Sparse GP regression (Titsias 2009): ELBO, full gradient, upper bound and posterior from one factorisation.
+"""Sparse GP regression (Titsias 2009, 2025): a bound on the likelihood, and its full gradient.
 
 The data are read in chunks of rows, twice for a gradient: the first sweep reduces them to matrices of size M, the
 second hands the adjoint of K_XZ to the kernel chunk by chunk. No autodiff graph and no [N, N] array is ever made; the
 only [N, M] array is V = L⁻¹K_ZX, and it is computed again instead of kept where memory does not allow it, or not needed
-at all where K_ZZ is conditioned so well that sums over K_XZ do.
+at all where K_ZZ is conditioned so well that sums over K_XZ do. The tight bound (Titsias 2025) weighs each row by its
+own residual variance, so it takes V for every row, and one more product of size M²N.
 
 Everything over the data is kept by rows of X, so that a chunk is contiguous: `V` in the code is Vᵀ, [rows, M].
 """
@@ -12,154 +13,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearexact.gp.chunks import FEWEST_ROWS, chunk_rows, row_chunks, solve_rows
+from nearexact.gp.chunks import row_chunks, solve_rows
 from nearexact.gp.data import as_training_data
+from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import (
     DEFAULT_NUMERICS,
     Numerics,
     Repairs,
-    clamp_variances,
+    clamp_residuals,
     jittered_cholesky,
-    log_determinant,
     repair_trace,
-    sample_gaussian,
 )
+from nearexact.gp.memory import MemoryPlan
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.kernels.base import Cross, FloatArray, Kernel, Tensors, add_to, as_matrix, with_diagonal
 from nearexact.limits import memory_budget
 
 GRAM_BLOCK = 128  # G is symmetric: only blocks of this many columns up to its diagonal are computed
+BOUNDS = ("elbo", "tight")  # that can be maximised
 KEPT_ELEMENTS = 2**22  # K_XZ is computed again rather than read again where it is larger than this, 32 MB
-SQUARE_ARRAYS = 8  # [M, M] arrays that are alive at once, at most, besides the kernel's own
-VECTORS = 5  # [N] arrays that are alive at once, at most
-
-
-@dataclass(frozen=True, eq=False)
-class Factorisation:
-    """A sparse GP at one θ, in matrices of size M: whatever is asked of it follows from these."""
-
-    kernel: Kernel
-    noise_variance: float  # s
-    Z: Tensor  # inducing points [M, D]
-    of_Z: Tensor  # features of Z [M, F]
-    cross: Cross  # k(·, Z) at these parameters
-    L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
-    jitter: float
-    direct: bool  # whether G and b were computed without V
-    merges: bool  # whether the second sweep may solve once instead of for each chunk
-    n: int
-    yy: float  # yᵀy
-    G: Tensor  # V Vᵀ, V = L⁻¹ K_ZX  [M, M]
-    b: Tensor  # V y  [M]
-    trace: float  # tr(K_XX − Q_XX), NaN where it is negative beyond repair
-    trace_repaired: bool
-    repairs: Repairs
-    numerics: Numerics
-
-    @cached_property
-    def L_B(self) -> Tensor:
-        """Cholesky factor of B = I + G/s: [M, M]."""
-        B = self.G / self.noise_variance  # VVᵀ/s  [M, M]
-        B.diagonal().add_(1.0)
-        return jittered_cholesky(B, self.repairs, what="I + VVᵀ/s", first_jitter=0.0, numerics=self.numerics)[0]
-
-    @cached_property
-    def w(self) -> Tensor:
-        """B⁻¹b: [M]."""
-        return torch.cholesky_solve(self.b[:, None], self.L_B)[:, 0]
-
-    @cached_property
-    def elbo(self) -> float:
-        """Lower bound on the log marginal likelihood (Titsias 2009)."""
-        s = self.noise_variance
-        log_det = self.n * math.log(2.0 * math.pi * s) + float(log_determinant(self.L_B))  # log|2π(Q + sI)|
-        quadratic = (self.yy - float(self.b @ self.w) / s) / s  # yᵀ(Q + sI)⁻¹y
-        return -0.5 * (log_det + quadratic + self.trace / s)
-
-    @cached_property
-    def upper_bound(self) -> float:
-        """Upper bound on the log marginal likelihood (Titsias 2014): yᵀ(Q + cI)⁻¹y with c = s + tr(K − Q)."""
-        s, c = self.noise_variance, self.noise_variance + self.trace
-        if not math.isfinite(c):
-            return math.nan
-        C = self.G.clone()
-        C.diagonal().add_(c)  # cI + G  [M, M]
-        L_C, _ = jittered_cholesky(C, self.repairs, what="cI + VVᵀ", first_jitter=0.0, numerics=self.numerics)
-        explained = float(self.b @ torch.cholesky_solve(self.b[:, None], L_C)[:, 0])
-        log_det = self.n * math.log(2.0 * math.pi * s) + float(log_determinant(self.L_B))
-        return -0.5 * (log_det + (self.yy - explained) / c)
-
-    def posterior(self) -> SparsePosterior:
-        """The predictive distribution, independent of the data."""
-        s = self.noise_variance
-        return SparsePosterior(self.kernel, s, self.Z, self.L, self.L_B, self.w / s, self.repairs)
-
-
-@dataclass(frozen=True, eq=False)
-class SparsePosterior:
-    """Predictions of a sparse GP from quantities of size M; the data are no longer needed."""
-
-    kernel: Kernel
-    noise_variance: float
-    Z: Tensor  # [M, D]
-    L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
-    L_B: Tensor  # chol(I + VVᵀ/s)  [M, M]
-    weights: Tensor  # B⁻¹b/s  [M]
-    repairs: Repairs
-
-    @property
-    def inducing_points(self) -> Tensor:
-        """Z [M, D]."""
-        return self.Z
-
-    def predict(self, X: Any) -> tuple[Tensor, Tensor]:
-        """Mean and variance [N] of the latent function at each row of X; in chunks, so N may be millions."""
-        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
-        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
-        centre = self.Z.mean(0)
-        cross = self.kernel.against(self.kernel.features(self.Z, centre))
-        for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
-            features = self.kernel.features(inputs[rows], centre)
-            V = solve_rows(self.L, cross.values(features))
-            mean[rows] = V @ self.weights
-            U = solve_rows(self.L_B, V.clone())
-            # k(x, x) − v*ᵀv* + v*ᵀB⁻¹v*
-            variance[rows] = self.kernel.diagonal(features) - V.square_().sum(1) + U.square_().sum(1)
-        return mean, clamp_variances(variance, self.repairs)
-
-    def mean(self, X: Any) -> Tensor:
-        """The mean [N] alone, with half the work."""
-        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
-        mean, centre = inputs.new_empty(len(inputs)), self.Z.mean(0)
-        cross = self.kernel.against(self.kernel.features(self.Z, centre))
-        for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
-            mean[rows] = solve_rows(self.L, cross.values(self.kernel.features(inputs[rows], centre))) @ self.weights
-        return mean
-
-    def joint(self, X: Any) -> tuple[Tensor, Tensor]:
-        """Mean [N] and full covariance [N, N] of the latent function at the rows of X."""
-        centre = self.Z.mean(0)
-        features = self.kernel.features(as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1]), centre)
-        V = solve_rows(self.L, self.kernel.cross(features, self.kernel.features(self.Z, centre)))
-        U = solve_rows(self.L_B, V.clone())
-        covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0).addmm_(U, U.T)
-        clamp_variances(covariance.diagonal(), self.repairs)
-        return V @ self.weights, covariance
-
-    def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
-        """Draws of the latent function at the rows of X: [n_samples, N]."""
-        return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
 
 
 class SparseObjective:
-    """−ELBO and its gradient as a function of θ, for fixed data and inducing points.
+    """−ELBO, or the negative tight bound, and its gradient as a function of θ, for fixed data and inducing points.
 
     Buffers are allocated at the first use and kept, since fresh [N, M] arrays would cost more than the arithmetic. Not
     for use by two threads at once.
@@ -173,9 +54,11 @@ class SparseObjective:
         y: Any,
         Z: Any,
         *,
+        bound: str = "elbo",
         memory_limit: int | float | str | None = None,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
+        self.tight = is_tight(bound)
         self.X, self.y = as_training_data(X, y)
         self.Z = as_matrix(Z, "Z", self.X.device, columns=self.X.shape[1]).clone()
         if len(self.Z) == 0:
@@ -190,35 +73,56 @@ class SparseObjective:
         n_features = self._features_of_Z.shape[1]
         budget = memory_budget(memory_limit, self.X.device)
         self.plan = MemoryPlan.within(budget, kernel, len(self.X), len(self.Z), n_features)
+        self.spare_memory = budget - self.plan.memory  # bytes
         self._yy = float(self.y @ self.y)
         self._features = kernel.features(self.X, self._centre) if self.plan.keeps_features else None
         self._V: Tensor | None = None  # of all rows, if there is room  [N, M]
+        self._V_of: Factorisation | None = None  # whose V that is, where it is whole
         self._buffers: list[Tensor] = []  # of one chunk, two of them  [rows, M]
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        """−ELBO and its gradient at θ; NaN where the trace is beyond repair or θ is not finite."""
+        """The negative bound and its gradient at θ; NaN where the trace is beyond repair or θ is not finite."""
         return self.layout.negated(self.value_and_gradient, theta)
 
-    def factorise(self, kernel: Kernel, noise_variance: float) -> Factorisation:
-        """First sweep: everything about the model at these hyperparameters but its gradient."""
+    def value(self, f: Factorisation) -> float:
+        """The bound that is maximised."""
+        return f.tight_bound if self.tight else f.elbo
+
+    def factorise(self, kernel: Kernel, noise_variance: float, *, residuals: bool = False) -> Factorisation:
+        """First sweep: everything about the model at these hyperparameters but its gradient.
+
+        The tight bound is in it if it is what is maximised, or if the `residuals` that it needs are asked for; that
+        may take one triangular solve more for each chunk.
+        """
         kernel = self.layout.check(kernel)
         of_Z = self._features_of_Z
         cross = kernel.against(of_Z)
         K_ZZ = with_diagonal(cross.values(of_Z), kernel.diagonal(of_Z))
         L, jitter = jittered_cholesky(K_ZZ, self.repairs, what="K_ZZ", numerics=self.numerics)
-        k = torch.cat([kernel.diagonal(of_X) for of_X in self._features_in_pieces(kernel)])  # k(x, x)  [N]
+        del K_ZZ
+        self._V_of = None
+        k = torch.cat([kernel.diagonal(of_X) for _, of_X in self._rows_and_features(kernel)])  # k(x, x)  [N]
         condition = mean_condition(L, self.numerics.merge_condition)
         # Without q(x, x) the trace is a difference of sums, which is too coarse where the signal dwarfs the noise.
         visible = float(k.mean()) <= self.numerics.direct_signal_to_noise * noise_variance
-        direct = visible and condition <= self.numerics.direct_condition
+        direct = visible and condition <= self.numerics.direct_condition and not self.tight
+        q = torch.empty_like(k) if residuals or self.tight or not direct else None  # q(x, x) = |v|²  [N]
         if direct:
-            G, b = self._sums_over_K(kernel, cross, L)
+            G, b = self._sums_over_K(kernel, cross, L, q)
             trace, repaired = float(k.sum() - G.diagonal().sum()), False
             direct = trace > 0.0  # else only q(x, x) can tell rounding noise from failure
+        ratio = math.nan
         if not direct:
-            G, b, q = self._sums_over_V(kernel, cross, L)
-            trace, repaired = repair_trace(float((k - q).sum()), float((q / k).max()), self.repairs, self.numerics)
-        return Factorisation(
+            q = torch.empty_like(k) if q is None else q
+            G, b = self._sums_over_V(kernel, cross, L, q)
+            ratio = float((q / k).max())
+            trace, repaired = repair_trace(float((k - q).sum()), ratio, self.repairs, self.numerics)
+        if q is not None and (residuals or self.tight):
+            ratio = float((q / k).max()) if math.isnan(ratio) else ratio
+            q = clamp_residuals(torch.sub(k, q, out=q), ratio, self.repairs, self.numerics)
+        else:
+            q = None
+        f = Factorisation(
             kernel=kernel,
             noise_variance=noise_variance,
             Z=self.Z,
@@ -227,71 +131,108 @@ class SparseObjective:
             L=L,
             jitter=jitter,
             direct=direct,
-            merges=condition <= self.numerics.merge_condition,
+            merges=condition <= self.numerics.merge_condition and not self.tight,
             n=len(self.X),
             yy=self._yy,
             G=G,
             b=b,
             trace=trace,
             trace_repaired=repaired,
+            residuals=q,
             repairs=self.repairs,
             numerics=self.numerics,
         )
+        self._V_of = f if self.plan.keeps_v and not direct else None
+        return f
 
-    def _sums_over_V(self, kernel: Kernel, cross: Cross, L: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def rows_of_V(self, f: Factorisation) -> Iterator[tuple[slice, Tensor]]:
+        """V of the last factorisation, chunk by chunk [rows, M]: from memory if it is there, else computed again."""
+        at_hand = self._V_of is f
+        self._V_of = None  # until it is whole
+        for rows in self._chunks():
+            V = self._V_buffer(rows)
+            if not at_hand:
+                solve_rows(f.L, f.cross.values(self._of_rows(f.kernel, rows), out=V))
+            yield rows, V
+        self._V_of = f if self.plan.keeps_v else None
+
+    def whole_V(self, f: Factorisation) -> Tensor:
+        """V of the last factorisation [N, M], where there is room for it. Not to be changed."""
+        if not self.plan.keeps_v:
+            raise ValueError("V does not fit into the memory limit")
+        for _ in self.rows_of_V(f):
+            pass
+        assert self._V is not None
+        return self._V
+
+    def _sums_over_V(self, kernel: Kernel, cross: Cross, L: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """G = VVᵀ, b = Vy and q(x, x) = |v|², with one triangular solve for each chunk. V is kept if there is room."""
-        n, m = len(self.X), len(self.Z)
-        G, b, q = self.X.new_zeros(m, m), self.X.new_zeros(m), self.X.new_empty(n)
+        m = len(self.Z)
+        G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
         for rows in self._chunks():
             V = solve_rows(L, cross.values(self._of_rows(kernel, rows), out=self._V_buffer(rows)))
             add_gram(G, V)
             b.addmv_(V.T, self.y[rows])
             torch.linalg.vector_norm(V, dim=1, out=q[rows])
-        return mirror_lower(G), b, q.square_()
+        q.square_()
+        return mirror_lower(G), b
 
-    def _sums_over_K(self, kernel: Kernel, cross: Cross, L: Tensor) -> tuple[Tensor, Tensor]:
-        """G = L⁻¹(K_ZX K_XZ)L⁻ᵀ and b = L⁻¹(K_ZX y): no solve but with the sums."""
+    def _sums_over_K(self, kernel: Kernel, cross: Cross, L: Tensor, q: Tensor | None) -> tuple[Tensor, Tensor]:
+        """G = L⁻¹(K_ZX K_XZ)L⁻ᵀ and b = L⁻¹(K_ZX y): no solve but with the sums, unless q(x, x) is wanted."""
         m = len(self.Z)
         G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
         for rows in self._chunks():
             K = cross.values(self._of_rows(kernel, rows), out=self._K_buffer(rows))
             add_gram(G, K)
             b.addmv_(K.T, self.y[rows])
+            if q is not None:
+                torch.linalg.vector_norm(solve_rows(L, K), dim=1, out=q[rows])
+        if q is not None:
+            q.square_()
         solve_rows(L, b[None, :])
         return congruence(L, mirror_lower(G)), b
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
-        """ELBO, and its derivatives by the kernel's parameters and by the noise variance."""
+        """The bound, and its derivatives by the kernel's parameters and by the noise variance."""
         f = self.factorise(kernel, noise_variance)
-        if not math.isfinite(f.elbo):
-            return f.elbo, {n: torch.full(v.shape, math.nan) for n, v in kernel.parameters.items()}, math.nan
-        s, G, L, u = f.noise_variance, f.G, f.L, f.w / f.noise_variance  # u = B⁻¹b/s  [M]
-        trace_counts = 0.0 if f.trace_repaired else 1.0  # a repaired trace is the constant 0: its terms drop out
-        B_inv_G = torch.cholesky_solve(G, f.L_B)  # [M, M]
+        value = self.value(f)
+        if not math.isfinite(value):
+            return value, {n: torch.full(v.shape, math.nan) for n, v in kernel.parameters.items()}, math.nan
+        s, u = f.noise_variance, f.w / f.noise_variance  # u = B⁻¹b/s  [M]
+        # Minus twice the derivative of the bound by k(x_n, x_n), which is also the part in V of that by q(x_n, x_n). A
+        # repaired trace, or residual, is the constant 0: its terms drop out.
+        weights: Tensor | None = None  # [N]; None where all are `uniform`
+        uniform, missing = 0.0 if f.trace_repaired else 1.0 / s, f.trace
+        if self.tight:
+            assert f.residuals is not None
+            weights, uniform = torch.where(f.residuals > 0.0, 1.0 / (s + f.residuals), 0.0), 0.0
+            missing = s * float(weights @ f.residuals)
+        B_inv_G = torch.cholesky_solve(f.G, f.L_B)  # [M, M]
+        explained = float(B_inv_G.diagonal().sum()) + f.yy + missing + float(u @ (f.G @ u)) - 2.0 * float(f.b @ u)
+        by_noise = 0.5 * (explained / s - f.n) / s
 
         # Second sweep. Twice the adjoint of G is Ḡ2 = (I − B⁻¹ − uuᵀ)/s, that of b is b̄ = u/s, hence
-        # K̄_ZX = L⁻ᵀ(Ḡ2 V + b̄ yᵀ).
-        G_bar2 = torch.cholesky_inverse(f.L_B).neg_().addr_(u, u, alpha=-1.0)
-        G_bar2.diagonal().add_(trace_counts)
-        G_bar2.div_(s)
-        b_bar = u / s
-        self._second_sweep(f, G_bar2, b_bar)
+        # K̄_ZX = L⁻ᵀ(Ḡ2 V + b̄ yᵀ). In the tight bound the I/s in Ḡ2 becomes Δ = diag(weights) on the other side of V.
+        G_bar2 = torch.cholesky_inverse(f.L_B).neg_().addr_(u, u, alpha=-1.0).div_(s)
+        G_bar2.diagonal().add_(uniform)
+        W = self._second_sweep(f, G_bar2, u / s, weights)  # VΔVᵀ  [M, M]
+        del G_bar2
 
         # K̄_ZZ = −½ L⁻ᵀ W L⁻¹. Written as Ḡ2 G + b̄bᵀ, W would cancel badly where K_ZZ is ill-conditioned.
-        W = (trace_counts * G - B_inv_G).div_(s).addr_(u, u)  # (G − B⁻¹G)/s + uuᵀ  [M, M]
-        K_ZZ_bar = congruence(L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)
+        W = (uniform * f.G if W is None else W).sub_(B_inv_G, alpha=1.0 / s).addr_(u, u)  # (G − B⁻¹G)/s + uuᵀ
+        del B_inv_G
+        K_ZZ_bar = congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)
         f.cross.add_adjoint(f.of_Z, K_ZZ_bar)
         gradients = f.cross.gradients()
-        for of_X in self._features_in_pieces(kernel):  # ∂ELBO/∂k(x, x) = −1/(2s)
-            add_to(gradients, kernel.diagonal_vjp(of_X, of_X.new_full((len(of_X),), -0.5 * trace_counts / s)))
+        for rows, of_X in self._rows_and_features(kernel):  # ∂/∂k(x, x) = −½ weight
+            bars = of_X.new_full((len(of_X),), -0.5 * uniform) if weights is None else -0.5 * weights[rows]
+            add_to(gradients, kernel.diagonal_vjp(of_X, bars))
+        return value, gradients, by_noise
 
-        explained = float(B_inv_G.diagonal().sum()) + f.yy + f.trace + float(u @ (G @ u)) - 2.0 * float(f.b @ u)
-        by_noise = 0.5 * (explained / s - f.n) / s
-        return f.elbo, gradients, by_noise
-
-    def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor) -> None:
-        """Hand K̄_ZX to the kernel, chunk by chunk."""
+    def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor, weights: Tensor | None) -> Tensor | None:
+        """Hand K̄_ZX to the kernel, chunk by chunk. Where rows have weights, VΔVᵀ comes back."""
         cross = f.cross
+        VV = None if weights is None else torch.zeros_like(f.G)
         if f.direct:  # K̄_ZX = (L⁻ᵀ Ḡ2 L⁻¹) K_ZX + (L⁻ᵀ b̄) yᵀ
             G_bar2 = congruence(f.L, G_bar2, transposed=True)
         elif f.merges:  # K̄_ZX = (L⁻ᵀ Ḡ2) V + (L⁻ᵀ b̄) yᵀ
@@ -310,10 +251,15 @@ class SparseObjective:
                 V = self._V_buffer(rows)
                 if not self.plan.keeps_v:
                     solve_rows(f.L, cross.values(of_X, out=V))
+                if VV is not None and weights is not None:
+                    add_gram(VV, torch.mul(V, weights[rows, None].sqrt(), out=K_bar))
                 torch.mm(V, G_bar2, out=K_bar).addr_(self.y[rows], b_bar)
+                if weights is not None:
+                    K_bar.addcmul_(V, weights[rows, None])
                 if not f.merges:
                     solve_rows(f.L, K_bar, transposed=True)
                 cross.add_adjoint(of_X, K_bar, scratch=V)  # V is not needed any more
+        return None if VV is None else mirror_lower(VV)
 
     def _chunks(self) -> Iterator[slice]:
         return row_chunks(len(self.X), self.plan.rows)
@@ -322,9 +268,10 @@ class SparseObjective:
         """Features of rows of X; they do not depend on the kernel's parameters."""
         return kernel.features(self.X[rows], self._centre) if self._features is None else self._features[rows]
 
-    def _features_in_pieces(self, kernel: Kernel) -> Iterator[Tensor]:
+    def _rows_and_features(self, kernel: Kernel) -> Iterator[tuple[slice, Tensor]]:
         """Features of all rows of X: at once where they are kept, else by chunks."""
-        return (self._of_rows(kernel, rows) for rows in ([slice(None)] if self.plan.keeps_features else self._chunks()))
+        pieces = [slice(None)] if self.plan.keeps_features else self._chunks()
+        return ((rows, self._of_rows(kernel, rows)) for rows in pieces)
 
     @property
     def _keeps_K(self) -> bool:
@@ -346,38 +293,11 @@ class SparseObjective:
         return self._buffers[which][: rows.stop - rows.start]
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
-    """How the sweeps stay within a number of bytes: what is stored of [N, ·] arrays, and what computed again."""
-
-    rows: int  # of a chunk
-    keeps_v: bool
-    keeps_features: bool
-
-    @staticmethod
-    def within(budget: int, kernel: Kernel, n: int, m: int, n_features: int) -> MemoryPlan:
-        rows = min(n, chunk_rows(m))
-
-        def needed(rows: int) -> int:
-            return sweep_memory(kernel, n, m, n_features, rows)
-
-        while needed(rows) > budget and rows > FEWEST_ROWS:
-            rows = max(rows // 2, FEWEST_ROWS)
-        if needed(rows) > budget:
-            raise ValueError(
-                f"{m} inducing points need at least {needed(rows) / 1e6:.3g} MB,"
-                f" but the memory limit is {budget / 1e6:.3g} MB: take fewer points or allow more memory"
-            )
-        keeps_v = needed(rows) + 8 * n * m <= budget  # first: it saves more
-        used = needed(rows) + (8 * n * m if keeps_v else 0)
-        return MemoryPlan(rows, keeps_v, keeps_features=used + 2 * 8 * n * n_features <= budget)
-
-
-def sweep_memory(kernel: Kernel, n: int, m: int, n_features: int, rows: int = FEWEST_ROWS) -> int:
-    """Bytes that an evaluation allocates besides the data, with chunks of so many rows and nothing kept."""
-    squares = (SQUARE_ARRAYS + kernel.temporaries) * m * m
-    chunks = min(n, rows) * ((2 + kernel.temporaries) * m + 8 * n_features)
-    return 8 * (squares + chunks + VECTORS * n + 4 * m * n_features)
+def is_tight(bound: str) -> bool:
+    """Whether the tight bound is meant, or the ELBO; a ValueError if neither is."""
+    if bound not in BOUNDS:
+        raise ValueError(f'bound must be "elbo" or "tight", got {bound!r}')
+    return bound == "tight"
 
 
 def add_gram(G: Tensor, V: Tensor) -> None:

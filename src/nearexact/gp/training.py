@@ -18,15 +18,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.data import as_training_data
+from nearexact.gp.factorisation import Factorisation, SparsePosterior
 from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.inducing import IndexArray, select, selection_memory
 from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
+from nearexact.gp.memory import sweep_memory
 from nearexact.gp.optimise import Step, minimise
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN, Progress, Stage
 from nearexact.gp.schedule import SCHEDULE, Cost, ends_early, inducing_schedule
-from nearexact.gp.sparse import SparseObjective, SparsePosterior, sweep_memory
+from nearexact.gp.sparse import SparseObjective, is_tight
 from nearexact.gp.starts import START_NOISE, explains_nothing, noise_only_likelihood, with_less_influence
 from nearexact.kernels.base import FloatArray, Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
@@ -46,7 +49,7 @@ class Candidate:
 
     rows: IndexArray
     theta: FloatArray
-    elbo: float  # −∞ where it could not be computed
+    elbo: float  # the bound that is maximised, −∞ where it could not be computed
     model: _Model | None = None  # where it is at hand
 
     @property
@@ -60,7 +63,7 @@ class _Model:
     """What is kept of a factorisation: two [M, M] arrays."""
 
     posterior: SparsePosterior
-    upper_bound: float
+    bounds: LikelihoodBounds
     jitter: float
 
 
@@ -86,9 +89,11 @@ class _Tally:
 class Training:
     """One training run. `run` does it; after an exception in it, Ctrl-C for example, the best model is still there.
 
-    `time_limit` (seconds) and `memory_limit` bound the run; `clock` tells the seconds. `on_step` is called after each
-    step of the optimiser and `on_stage` after each M, with the model that it gave; the latter ends the training by
-    raising StopIteration(reason). `flops` counts floating point operations by formula, the sweeps over the data only.
+    `bound` is what is maximised: "elbo", or "tight" for the tighter collapsed bound, with the same predictions at the
+    same θ. `time_limit` (seconds) and `memory_limit` bound the run; `clock` tells the seconds. `on_step` is called
+    after each step of the optimiser and `on_stage` after each M, with the model that it gave; the latter ends the
+    training by raising StopIteration(reason). `flops` counts floating point operations by formula, the sweeps over the
+    data only.
     """
 
     def __init__(
@@ -98,6 +103,7 @@ class Training:
         y: Any,
         *,
         procedure: str = "robust",
+        bound: str = "elbo",
         max_inducing: int = SCHEDULE[-1],
         time_limit: float = math.inf,
         memory_limit: int | float | str | None = None,
@@ -110,6 +116,9 @@ class Training:
     ) -> None:
         if procedure not in ("robust", "paper"):
             raise ValueError(f'procedure must be "robust" or "paper", got {procedure!r}')
+        self.tight = is_tight(bound)
+        if self.tight and objective is not SparseObjective:
+            raise ValueError(f"only SparseObjective has a tight bound, got {objective.__name__}")
         whole = isinstance(max_inducing, (int, np.integer)) and not isinstance(max_inducing, bool)
         if not whole or not 1 <= max_inducing <= SCHEDULE[-1]:
             raise ValueError(f"max_inducing must be a whole number from 1 to {SCHEDULE[-1]}, got {max_inducing!r}")
@@ -125,7 +134,7 @@ class Training:
         self.history: list[Stage] = []
         self.flops = 0.0
         self.on_step, self.on_stage, self.clock = on_step, on_stage, clock
-        self._make_objective = objective
+        self._make_objective = partial(SparseObjective, bound=bound) if self.tight else objective
         self._random = np.random.default_rng(seed)
         self._started = clock()
         self._evaluation, self._sweep, self._selection = Cost(), Cost(), Cost()
@@ -200,8 +209,12 @@ class Training:
         return self._best_model().posterior
 
     def bounds(self) -> tuple[float, float]:
-        """ELBO and upper bound of the best model so far."""
-        return self.best.elbo, self._best_model().upper_bound
+        """The bound that was maximised and the upper bound, of the best model so far."""
+        return self.best.elbo, self._best_model().bounds.upper
+
+    def likelihood_bounds(self) -> LikelihoodBounds:
+        """All that is known about the log marginal likelihood of the best model so far."""
+        return self._best_model().bounds
 
     # ---- one M -----------------------------------------------------------------------------------------------------
 
@@ -271,7 +284,7 @@ class Training:
             value, gradient = objective(at)
             self._evaluation.measured(m, self.clock() - begun)
             self._stage.evaluations += 1
-            self.flops += 5.0 * m**2 * len(self.X)  # solve, VVᵀ, a product and another solve
+            self.flops += (6.0 if self.tight else 5.0) * m**2 * len(self.X)  # solve, VVᵀ, a product and another solve
             self._offer(Candidate(rows, at.copy(), -value))
             return value, gradient
 
@@ -291,9 +304,10 @@ class Training:
     def _candidate(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> Candidate:
         """The model at θ with these points."""
         begun = self.clock()
-        factors = objective.factorise(*self.layout.unpack(theta))
-        elbo = factors.elbo if math.isfinite(factors.elbo) else -math.inf
-        model = _Model(factors.posterior(), factors.upper_bound, factors.jitter)
+        factors = objective.factorise(*self.layout.unpack(theta), residuals=True)
+        value = factors.tight_bound if self.tight and isinstance(factors, Factorisation) else factors.elbo
+        elbo = value if math.isfinite(value) else -math.inf
+        model = _Model(factors.posterior(), factors.bounds, factors.jitter)
         self._sweep.measured(len(rows), self.clock() - begun)
         self._stage.evaluations += 1
         self.flops += 2.0 * len(rows) ** 2 * len(self.X)
@@ -361,7 +375,8 @@ class Training:
             scheduled=tally.scheduled,
             m=len(candidate.rows),
             elbo=candidate.elbo,
-            upper_bound=model.upper_bound,
+            lower_bound=model.bounds.lower,
+            upper_bound=model.bounds.upper,
             kernel=model.posterior.kernel,
             noise_variance=model.posterior.noise_variance,
             seconds=self.clock() - tally.started,

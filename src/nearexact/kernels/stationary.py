@@ -88,7 +88,8 @@ class SquaredExponentialCross:
         self.distances = Distances(B, p["lengthscales"] ** -2.0, scale=-0.5)
 
     def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
-        return self.distances.of(A, out)[0].exp_().mul_(self.variance)
+        K = self.distances.of(A, out)[0].exp_()
+        return K if self.variance == 1.0 else K.mul_(self.variance)
 
     def add_adjoint(
         self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False

@@ -32,6 +32,7 @@ def _in(module: str, attribute: str, **options: Any) -> Callable[..., Method]:
 BUILT_IN: Mapping[str, Callable[..., Method]] = {
     "sgpr": _in("sgpr", "SGPR"),
     "sgpr-paper": _in("sgpr", "SGPR", procedure="paper"),
+    "sgpr-tight": _in("sgpr", "SGPR", bound="tight"),
     "gpr": _in("gpr", "GPR"),
     "itergp": _in("itergp", "IterGP"),
     "svgp": _in("svgp", "SVGP"),

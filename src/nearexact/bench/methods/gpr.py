@@ -28,6 +28,7 @@ class GPR:
                 predict,
                 elbo=stage.elbo,
                 upper_bound=stage.upper_bound,
+                lower_bound=stage.lower_bound,
                 milestone=True,
                 flops=training.flops,
                 evaluations=stage.evaluations,

@@ -30,8 +30,8 @@ class SGPR:
     name = "sgpr"
     objective: ClassVar[ObjectiveFactory] = SparseObjective
 
-    def __init__(self, procedure: str = "robust", max_inducing: int = SCHEDULE[-1]) -> None:
-        self.procedure, self.max_inducing = procedure, max_inducing
+    def __init__(self, procedure: str = "robust", max_inducing: int = SCHEDULE[-1], bound: str = "elbo") -> None:
+        self.procedure, self.max_inducing, self.bound = procedure, max_inducing, bound
 
     def run(self, task: Task, report: Report) -> None:
         def after_step(progress: Progress) -> None:
@@ -44,6 +44,7 @@ class SGPR:
                 predict,
                 elbo=stage.elbo,
                 upper_bound=stage.upper_bound,
+                lower_bound=stage.lower_bound,
                 m=stage.m,
                 milestone=True,
                 flops=training.flops,
@@ -64,6 +65,7 @@ class SGPR:
             procedure=self.procedure,
             max_inducing=self.max_inducing,
             objective=self.objective,
+            bound=self.bound,
             memory_limit=task.memory_limit,
             seed=task.seed,
             on_step=after_step,

@@ -1,0 +1,174 @@
+"""A sparse GP at one θ in matrices of size M: its bounds on the log marginal likelihood, and its predictions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearexact.gp.bounds import Interval, LikelihoodBounds
+from nearexact.gp.chunks import chunk_rows, row_chunks, solve_rows
+from nearexact.gp.linalg import (
+    Numerics,
+    Repairs,
+    clamp_variances,
+    jittered_cholesky,
+    log_determinant,
+    sample_gaussian,
+)
+from nearexact.kernels.base import Cross, Kernel, as_matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Factorisation:
+    """A sparse GP at one θ, in matrices of size M: whatever is asked of it follows from these."""
+
+    kernel: Kernel
+    noise_variance: float  # s
+    Z: Tensor  # inducing points [M, D]
+    of_Z: Tensor  # features of Z [M, F]
+    cross: Cross  # k(·, Z) at these parameters
+    L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
+    jitter: float
+    direct: bool  # whether G and b were computed without V
+    merges: bool  # whether the second sweep may solve once instead of for each chunk
+    n: int
+    yy: float  # yᵀy
+    G: Tensor  # V Vᵀ, V = L⁻¹ K_ZX  [M, M]
+    b: Tensor  # V y  [M]
+    trace: float  # tr(K_XX − Q_XX), NaN where it is negative beyond repair
+    trace_repaired: bool
+    residuals: Tensor | None  # d_n = k(x_n, x_n) − q(x_n, x_n) where asked for, NaN if negative beyond repair  [N]
+    repairs: Repairs
+    numerics: Numerics
+
+    @cached_property
+    def L_B(self) -> Tensor:
+        """Cholesky factor of B = I + G/s: [M, M]."""
+        B = self.G / self.noise_variance  # VVᵀ/s  [M, M]
+        B.diagonal().add_(1.0)
+        return jittered_cholesky(B, self.repairs, what="I + VVᵀ/s", first_jitter=0.0, numerics=self.numerics)[0]
+
+    @cached_property
+    def w(self) -> Tensor:
+        """B⁻¹b: [M]."""
+        return torch.cholesky_solve(self.b[:, None], self.L_B)[:, 0]
+
+    @cached_property
+    def log_det(self) -> float:
+        """log|Q + sI|."""
+        return self.n * math.log(self.noise_variance) + float(log_determinant(self.L_B))
+
+    @cached_property
+    def _quadratic(self) -> float:
+        """yᵀ(Q + sI)⁻¹y."""
+        return (self.yy - float(self.b @ self.w) / self.noise_variance) / self.noise_variance
+
+    @cached_property
+    def elbo(self) -> float:
+        """Lower bound on the log marginal likelihood (Titsias 2009)."""
+        return self._likelihood(self._quadratic + self.trace / self.noise_variance)
+
+    @cached_property
+    def tight_bound(self) -> float:
+        """Lower bound that is never below the ELBO (Titsias 2025): Σ log(1 + d_n/s) in the place of tr(K − Q)/s."""
+        return self._likelihood(self._quadratic + self._log_residuals)
+
+    @cached_property
+    def upper_bound(self) -> float:
+        """Upper bound on the log marginal likelihood (Titsias 2014)."""
+        return self._likelihood(self._least_quadratic)
+
+    @cached_property
+    def bounds(self) -> LikelihoodBounds:
+        """What all of these say together."""
+        excesses = [self.trace / self.noise_variance, self._log_residuals if self.residuals is not None else math.nan]
+        excess = min((excess for excess in excesses if math.isfinite(excess)), default=math.inf)
+        least = self._least_quadratic if math.isfinite(self.trace) else -math.inf
+        log_det = Interval(self.log_det, self.log_det + excess)
+        return LikelihoodBounds(self.n, self.elbo, log_det, Interval(least, self._quadratic))
+
+    @cached_property
+    def _log_residuals(self) -> float:
+        """Σ log(1 + d_n/s)."""
+        assert self.residuals is not None
+        return float((self.residuals / self.noise_variance).log1p_().sum())
+
+    @cached_property
+    def _least_quadratic(self) -> float:
+        """yᵀ(Q + cI)⁻¹y with c = s + tr(K − Q): not more than yᵀ(K + sI)⁻¹y."""
+        c = self.noise_variance + self.trace
+        if not math.isfinite(c):
+            return math.nan
+        C = self.G.clone()
+        C.diagonal().add_(c)  # cI + G  [M, M]
+        L_C, _ = jittered_cholesky(C, self.repairs, what="cI + VVᵀ", first_jitter=0.0, numerics=self.numerics)
+        return (self.yy - float(self.b @ torch.cholesky_solve(self.b[:, None], L_C)[:, 0])) / c
+
+    def _likelihood(self, rest: float) -> float:
+        return -0.5 * (self.n * math.log(2.0 * math.pi) + self.log_det + rest)
+
+    def posterior(self) -> SparsePosterior:
+        """The predictive distribution, independent of the data."""
+        s = self.noise_variance
+        return SparsePosterior(self.kernel, s, self.Z, self.L, self.L_B, self.w / s, self.repairs)
+
+
+@dataclass(frozen=True, eq=False)
+class SparsePosterior:
+    """Predictions of a sparse GP from quantities of size M; the data are no longer needed."""
+
+    kernel: Kernel
+    noise_variance: float
+    Z: Tensor  # [M, D]
+    L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
+    L_B: Tensor  # chol(I + VVᵀ/s)  [M, M]
+    weights: Tensor  # B⁻¹b/s  [M]
+    repairs: Repairs
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """Z [M, D]."""
+        return self.Z
+
+    def predict(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean and variance [N] of the latent function at each row of X; in chunks, so N may be millions."""
+        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
+        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        centre = self.Z.mean(0)
+        cross = self.kernel.against(self.kernel.features(self.Z, centre))
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
+            features = self.kernel.features(inputs[rows], centre)
+            V = solve_rows(self.L, cross.values(features))
+            mean[rows] = V @ self.weights
+            U = solve_rows(self.L_B, V.clone())
+            # k(x, x) − v*ᵀv* + v*ᵀB⁻¹v*
+            variance[rows] = self.kernel.diagonal(features) - V.square_().sum(1) + U.square_().sum(1)
+        return mean, clamp_variances(variance, self.repairs)
+
+    def mean(self, X: Any) -> Tensor:
+        """The mean [N] alone, with half the work."""
+        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
+        mean, centre = inputs.new_empty(len(inputs)), self.Z.mean(0)
+        cross = self.kernel.against(self.kernel.features(self.Z, centre))
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
+            mean[rows] = solve_rows(self.L, cross.values(self.kernel.features(inputs[rows], centre))) @ self.weights
+        return mean
+
+    def joint(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean [N] and full covariance [N, N] of the latent function at the rows of X."""
+        centre = self.Z.mean(0)
+        features = self.kernel.features(as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1]), centre)
+        V = solve_rows(self.L, self.kernel.cross(features, self.kernel.features(self.Z, centre)))
+        U = solve_rows(self.L_B, V.clone())
+        covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0).addmm_(U, U.T)
+        clamp_variances(covariance.diagonal(), self.repairs)
+        return V @ self.weights, covariance
+
+    def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
+        """Draws of the latent function at the rows of X: [n_samples, N]."""
+        return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
