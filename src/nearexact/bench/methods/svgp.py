@@ -71,7 +71,7 @@ class SVGP:
                 step=step,
                 learning_rate=optimiser.param_groups[0]["lr"],
                 lengthscales=lambda: model.covar_module.base_kernel.lengthscale[0].tolist(),
-                variance=lambda: float(model.covar_module.outputscale),
+                variance=lambda: model.covar_module.outputscale.item(),
                 noise_variance=model.noise_variance,
             )
 
@@ -119,7 +119,7 @@ class VariationalGP(gpytorch.models.ApproximateGP):  # type: ignore[misc]
 
     @property
     def noise_variance(self) -> float:
-        return float(self.likelihood.noise)
+        return float(self.likelihood.noise.detach())
 
     def elbo_per_point(self, X: Tensor, y: Tensor, n: int) -> Tensor:
         """An unbiased estimate of ELBO/N from a minibatch."""
