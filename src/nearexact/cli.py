@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from nearexact.commands import data
+
 WRONG_USE, CTRL_C = 2, 130
 
 
@@ -23,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"nearexact: {error}", file=sys.stderr)
         return WRONG_USE
     except ModuleNotFoundError as error:
-        print(f'nearexact: {error.name} is missing: pip install "nearexact[bench]"', file=sys.stderr)
+        extra = getattr(options, "extra", "bench")
+        print(f'nearexact: {error.name} is missing: pip install "nearexact[{extra}]"', file=sys.stderr)
         return WRONG_USE
     except KeyboardInterrupt:
         print("nearexact: stopped; the same command continues", file=sys.stderr)
@@ -36,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="nearexact", description="Near-exact Gaussian processes, and their benchmark."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    data.register(commands)
     _add_bench(commands.add_parser("bench", help="run methods under time budgets"))
     _add_datasets(commands.add_parser("datasets", help="data sets of the benchmark"))
     _add_paper(commands.add_parser("paper", help="experiments of the paper"))

@@ -79,6 +79,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     certificate_: Certificate
     history_: list[Stage]
     n_features_in_: int
+    recipe_: dict[str, Any]  # only of models that were fitted to a file; see nearexact.tables
     _posterior: SparsePosterior | ExactPosterior
     _scaling_X: Scaling
     _scaling_y: Scaling
@@ -181,6 +182,7 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
         self.elbo_, self.upper_bound_ = elbo, upper
         self.certificate_ = Certificate.of(bounds, self._verdict(bounds, problem.y))
+        self.__dict__.pop("recipe_", None)  # that of other data
 
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:

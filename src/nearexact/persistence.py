@@ -75,6 +75,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         ],
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
     }
+    if hasattr(estimator, "recipe_"):  # how a table's columns become inputs; see nearexact.tables
+        header["recipe"] = estimator.recipe_
     metadata = {HEADER: json.dumps(header, default=_plain)}  # one entry: safetensors writes several in random order
     target = Path(path).resolve()  # what a link points to is replaced, not the link
     if not target.parent.is_dir():
@@ -144,6 +146,10 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
         if not isinstance(names, list) or len(names) != d or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{d} inputs need as many names, got {names!r}")
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+    if "recipe" in header:
+        if not isinstance(header["recipe"], dict):
+            raise ValueError(f"the recipe for columns must be an object, got {type(header['recipe']).__name__}")
+        estimator.recipe_ = header["recipe"]
     return estimator
 
 

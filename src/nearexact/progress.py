@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -100,3 +100,13 @@ def bracket_display(enabled: bool, time_limit: float, console: Console | None = 
         return
     with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
         yield BracketDisplay(live, time_limit)
+
+
+@contextmanager
+def row_counter(enabled: bool) -> Iterator[Callable[[int], None]]:
+    """A function to be told how many rows are done, which are shown on standard error if enabled."""
+    if not enabled:
+        yield lambda rows: None
+        return
+    with Live(console=Console(stderr=True), refresh_per_second=REFRESHES_PER_SECOND, transient=True) as live:
+        yield lambda rows: live.update(f"{rows} rows predicted")

@@ -1,0 +1,15 @@
+"""Models from files: `fit` to a CSV or Parquet file, `predict` another one, `certify`. Needs the extra "data".
+
+fitted = tables.fit("houses.csv", target="price", time_limit="5m")
+print(fitted.summary)
+fitted.save("model.nx")
+tables.predict("model.nx", "new.csv", "out.parquet")
+"""
+
+from nearexact.tables.dialect import Spelling
+from nearexact.tables.fitting import Fitted, fit
+from nearexact.tables.predicting import Predicted, certify, load_with_recipe, predict
+from nearexact.tables.recipe import Recipe
+from nearexact.tables.summary import Summary
+
+__all__ = ["Fitted", "Predicted", "Recipe", "Spelling", "Summary", "certify", "fit", "load_with_recipe", "predict"]

@@ -1,0 +1,120 @@
+"""Cells of a column as numbers, one number per cell: what a kind of column makes of text, numbers, booleans and dates.
+
+A date is the number of days since 1970-01-01, a boolean 0 or 1, a category its position among the known ones; a missing
+cell is NaN. A cell that the kind does not know is a ValueError that names column, row and cell.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from nearexact.kernels.base import FloatArray
+
+# Text that stands for a missing cell.
+MISSING = (
+    "", "?", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+BOOLEANS = ({"false": 0.0, "true": 1.0}, {"no": 0.0, "yes": 1.0})
+ISO = "ISO8601"  # 2020-01-31, 2020-01-31 12:30, 2020-01-31T12:30:00Z, …
+DATES = (ISO, "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
+AMBIGUOUS = {"%d/%m/%Y": "%m/%d/%Y", "%d-%m-%Y": "%m-%d-%Y"}
+TIMES = ("", " %H:%M", " %H:%M:%S")
+MICROSECONDS_PER_DAY = 86_400e6
+
+
+def is_text(cells: pd.Series) -> bool:
+    """Whether cells are text, as all those of a CSV file."""
+    return bool(pd.api.types.is_string_dtype(cells.dtype)) and not isinstance(cells.dtype, pd.CategoricalDtype)
+
+
+def cleaned(cells: pd.Series) -> pd.Series:
+    """Text without blanks around it, and NaN for what stands for a missing cell."""
+    text = cells.str.strip()
+    return text.mask(text.isin(MISSING))
+
+
+def numbers(cells: pd.Series, decimal: str) -> tuple[FloatArray, np.ndarray]:
+    """Numbers, and which cells are not missing and yet none."""
+    if isinstance(cells.dtype, pd.CategoricalDtype):
+        cells = cells.astype("str")
+    if not is_text(cells):
+        if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+            return np.full(len(cells), np.nan), cells.notna().to_numpy()
+        return _floats(cells), np.zeros(len(cells), dtype=bool)
+    text = cells.str.translate(str.maketrans(",.", ".,")) if decimal == "," else cells
+    values = _floats(pd.to_numeric(text, errors="coerce"))
+    wrong = np.isnan(values) & cells.notna().to_numpy()
+    if wrong.any():
+        wrong[wrong] = cleaned(cells[wrong]).notna().to_numpy()
+    return values, wrong
+
+
+def booleans(cells: pd.Series) -> tuple[FloatArray, np.ndarray]:
+    """0 and 1 from booleans, from text such as yes and no, and from these numbers."""
+    if isinstance(cells.dtype, pd.CategoricalDtype) or is_text(cells):
+        text = cleaned(cells.astype("str")).str.lower()
+        known = {word: value for words in BOOLEANS for word, value in words.items()} | {"0": 0.0, "1": 1.0}
+        values = _floats(text.map(known))
+        return values, np.isnan(values) & text.notna().to_numpy()
+    values, wrong = numbers(cells, ".")
+    return values, wrong | ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)
+
+
+def days(cells: pd.Series, date_format: str) -> tuple[FloatArray, np.ndarray]:
+    """Days since 1970-01-01 UTC, from dates or from text in this format."""
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        moments, given = cells, cells.notna()
+    elif isinstance(cells.dtype, pd.CategoricalDtype) or is_text(cells):
+        text = cleaned(cells.astype("str"))
+        moments, given = pd.to_datetime(text, format=date_format, utc=True, errors="coerce"), text.notna()
+    else:
+        return np.full(len(cells), np.nan), cells.notna().to_numpy()
+    microseconds = pd.DatetimeIndex(moments).as_unit("us").asi8.astype(np.float64)
+    missing = moments.isna().to_numpy()
+    return np.where(missing, np.nan, microseconds / MICROSECONDS_PER_DAY), missing & given.to_numpy()
+
+
+def codes(cells: pd.Series, categories: tuple[str, ...]) -> tuple[FloatArray, np.ndarray]:
+    """Positions among the categories."""
+    text = as_text(cells)
+    values = pd.Index(categories, dtype="str").get_indexer(pd.Index(text)).astype(np.float64)
+    unknown = values < 0
+    values[unknown] = np.nan
+    return values, unknown & text.notna().to_numpy()
+
+
+def as_text(cells: pd.Series) -> pd.Series:
+    """Cells as names: clean text; numbers without needless digits."""
+    if isinstance(cells.dtype, pd.CategoricalDtype) or is_text(cells):
+        return cleaned(cells.astype("str"))
+    if pd.api.types.is_float_dtype(cells.dtype):
+        return cells.map(lambda value: f"{value:.15g}", na_action="ignore").astype("str")
+    return cells.astype("str").where(cells.notna())
+
+
+def date_format_of(text: pd.Series) -> str | tuple[str, str] | None:
+    """The format in which all of this clean text is dates; two of them where day and month cannot be told apart."""
+    some = text.iloc[: min(len(text), 20)]
+    found = [form for form in _formats() if _all_dates(some, form) and _all_dates(text, form)]
+    if not found:
+        return None
+    first = found[0]
+    other = AMBIGUOUS.get(first[:8])
+    return (first, other + first[8:]) if other is not None and other + first[8:] in found else first
+
+
+def _formats() -> list[str]:
+    return [ISO, *(date + time for date in DATES[1:] for time in TIMES)]
+
+
+def _all_dates(text: pd.Series, form: str) -> bool:
+    try:
+        return bool(pd.to_datetime(text, format=form, utc=True, errors="coerce").notna().all())
+    except (ValueError, OverflowError):
+        return False
+
+
+def _floats(cells: pd.Series) -> FloatArray:
+    return np.asarray(cells.to_numpy(dtype=np.float64, na_value=np.nan))

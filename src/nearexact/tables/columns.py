@@ -1,0 +1,188 @@
+"""Columns of a table as inputs of a model: of which kind a column is, and which numbers it becomes.
+
+A number stays as it is. A boolean is 0 or 1. A category becomes one 0/1 input for each of its values (a single one
+where there are two). A date becomes days since 1970-01-01; if the dates span two years also the sine and cosine of the
+time of year, and if they have times of day also those of the time of day.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from nearexact.kernels.base import FloatArray
+from nearexact.tables import cells as reading
+
+Kind = Literal["number", "boolean", "date", "category"]
+KINDS = ("number", "boolean", "date", "category")
+MAX_CATEGORIES = 20
+CYCLES = {"year": 365.2425, "day": 1.0}  # days
+TWO_YEARS = 2 * 365.0  # days; in less, the time of year cannot be told from the trend
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column becomes inputs. `fill` is what a missing cell is taken for, if it may be missing."""
+
+    name: str
+    kind: Kind
+    categories: tuple[str, ...] = ()
+    date_format: str = ""
+    cycles: tuple[str, ...] = ()
+    fill: float = 0.0
+
+    def values(self, cells: pd.Series, decimal: str, first_row: int = 1) -> FloatArray:
+        """One number per cell, NaN where it is missing: [n]."""
+        if self.kind == "number":
+            values, wrong = reading.numbers(cells, decimal)
+            wrong = wrong | np.isinf(values)
+        elif self.kind == "boolean":
+            values, wrong = reading.booleans(cells)
+        elif self.kind == "date":
+            values, wrong = reading.days(cells, self.date_format)
+        else:
+            values, wrong = reading.codes(cells, self.categories)
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            raise ValueError(
+                f"column {self.name!r} has {_shown(cells.iloc[at])} in row {at + first_row}, where {self._expected()}"
+            )
+        return values
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs that it becomes."""
+        if self.kind == "category":
+            named = self.categories[1:] if len(self.categories) == 2 else self.categories
+            return tuple(f"{self.name}={category}" for category in named)
+        if self.kind == "date":
+            waves = (f"{self.name} ({cycle}, {wave})" for cycle in self.cycles for wave in ("sin", "cos"))
+            return (f"{self.name} (days)", *waves)
+        return (self.name,)
+
+    def expand(self, values: FloatArray) -> FloatArray:
+        """The inputs that these values become: [n, len(inputs)]."""
+        if self.kind == "category":
+            hot = values[:, None] == np.arange(len(self.categories))
+            return np.asarray(hot[:, 1:] if len(self.categories) == 2 else hot, dtype=np.float64)
+        if self.kind == "date":
+            angles = [2.0 * np.pi * values / CYCLES[cycle] for cycle in self.cycles]
+            return np.column_stack([values, *(wave(angle) for angle in angles for wave in (np.sin, np.cos))])
+        return values[:, None]
+
+    def labels(self, values: FloatArray) -> list[Any]:
+        """Values as a reader would write them."""
+        if self.kind == "category":
+            return [self.categories[int(value)] for value in values]
+        if self.kind == "boolean":
+            return ["yes" if value else "no" for value in values]
+        if self.kind == "date":
+            moments = pd.to_datetime(pd.Series(values), unit="D")
+            return [
+                str(label) for label in moments.dt.strftime("%Y-%m-%d %H:%M" if "day" in self.cycles else "%Y-%m-%d")
+            ]
+        return [float(value) for value in values]
+
+    def filled_by(self, values: FloatArray) -> Column:
+        """The same, with the median of these values, or the most frequent of them, to fill in for missing ones."""
+        known = values[~np.isnan(values)]
+        if self.kind in ("number", "date"):
+            return replace(self, fill=float(np.median(known)))
+        kinds, counts = np.unique(known, return_counts=True)
+        return replace(self, fill=float(kinds[counts.argmax()]))
+
+    def description(self) -> str:
+        """In a few words."""
+        if self.kind == "category":
+            return f"category: {', '.join(self.categories)}"
+        if self.kind == "date":
+            return " and ".join(["date: days since 1970-01-01", *(f"time of {cycle}" for cycle in self.cycles)])
+        return self.kind
+
+    def to_json(self) -> dict[str, Any]:
+        """In words that JSON has."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(words: dict[str, Any]) -> Column:
+        """The column so described."""
+        column = Column(**{**words, "categories": tuple(words["categories"]), "cycles": tuple(words["cycles"])})
+        texts = (column.name, column.date_format, *column.categories)
+        if (
+            column.kind not in KINDS
+            or not set(column.cycles) <= set(CYCLES)
+            or not all(isinstance(t, str) for t in texts)
+        ):
+            raise ValueError(f"there is no such column: {words!r}")
+        return replace(column, fill=float(column.fill))
+
+    def _expected(self) -> str:
+        if self.kind == "category":
+            return f"the model knows {', '.join(map(_shown, self.categories))}"
+        if self.kind == "date":
+            like = self.date_format if self.date_format not in ("", reading.ISO) else "2020-01-31"
+            return f"a date like {like} is expected"
+        return {"number": "a finite number is expected", "boolean": "yes or no is expected"}[self.kind]
+
+
+def recognise(
+    name: str, cells: pd.Series, decimal: str, *, max_categories: int = MAX_CATEGORIES, day_first: bool | None = None
+) -> Column:
+    """The kind of a column that is not empty, from all of its cells."""
+    if isinstance(cells.dtype, pd.CategoricalDtype):
+        return _category(name, cells, decimal, max_categories)
+    if pd.api.types.is_bool_dtype(cells.dtype):
+        return Column(name, "boolean")
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return _date(Column(name, "date", date_format=reading.ISO), cells)
+    _, wrong = reading.numbers(cells, decimal)
+    if not wrong.any():
+        return Column(name, "number")
+    text = pd.Series(reading.cleaned(cells).dropna().unique(), dtype="str")
+    if any(set(text.str.lower()) <= words.keys() for words in reading.BOOLEANS):
+        return Column(name, "boolean")
+    date_format = reading.date_format_of(text)
+    if isinstance(date_format, tuple):
+        if day_first is None:
+            raise ValueError(
+                f"the dates in column {name!r}, such as {_shown(text[0])}, may have the day or the month first:"
+                " say which with --dates day-first or --dates month-first"
+            )
+        date_format = date_format[0 if day_first else 1]
+    if date_format is not None:
+        return _date(Column(name, "date", date_format=date_format), cells)
+    return _category(name, cells, decimal, max_categories)
+
+
+def _category(name: str, cells: pd.Series, decimal: str, most: int) -> Column:
+    text = reading.as_text(cells)
+    found = sorted(text.dropna().unique())
+    if len(found) > most:
+        values, wrong = reading.numbers(cells, decimal)
+        but = ""
+        if wrong.any() and np.isfinite(values).sum() > wrong.sum():
+            at = int(np.flatnonzero(wrong)[0])
+            but = f"; most are numbers, but not {_shown(cells.iloc[at])} in row {at + 1}"
+        raise ValueError(
+            f"column {name!r} is text with {len(found)} different values, more than {most}{but}: correct it, leave it"
+            " out with --ignore, or raise --max-categories"
+        )
+    return Column(name, "category", categories=tuple(found))
+
+
+def _date(column: Column, cells: pd.Series) -> Column:
+    known = column.values(cells, ".")
+    known = known[~np.isnan(known)]
+    cycles = ["year"] if np.ptp(known) >= TWO_YEARS else []
+    if (known % 1.0 != 0.0).any():
+        cycles.append("day")
+    return replace(column, cycles=tuple(cycles))
+
+
+def _shown(cell: object) -> str:
+    """A cell in a message: short, and on one line."""
+    text = str(cell)
+    return repr(text if len(text) <= 40 else text[:37] + "…")

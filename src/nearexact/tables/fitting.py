@@ -1,0 +1,161 @@
+"""A model from a file: read, choose a kernel, fit, test, save. The command `nearexact fit` does nothing else."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from sklearn.exceptions import ConvergenceWarning
+
+from nearexact.estimators import SGPRegressor
+from nearexact.limits import parse_bytes, parse_seconds
+from nearexact.tables.choice import AUTO, SHARE_OF_TIME, Choice, Trial, check_kernel, choose
+from nearexact.tables.columns import MAX_CATEGORIES
+from nearexact.tables.dialect import Spelling
+from nearexact.tables.reading import open_table
+from nearexact.tables.recipe import Missing, Prepared, Split, prepare
+from nearexact.tables.summary import Evaluation, Summary, evaluate, summarise
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A model that was fitted to a file, with all that is known about it."""
+
+    model: SGPRegressor
+    prepared: Prepared
+    choice: Choice
+    evaluation: Evaluation | None  # not after an interruption
+    summary: Summary
+    interrupted: bool = False
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write model, recipe and summary to one file, for `nearexact predict` and `nearexact.load`."""
+        self.model.save(path)
+
+    def write_page(self, path: str | os.PathLike[str]) -> None:
+        """Write a self-contained HTML page about the fit."""
+        from nearexact.tables.page import fit_page
+
+        Path(path).write_text(fit_page(self), encoding="utf-8")
+
+
+def fit(
+    path: str | os.PathLike[str],
+    target: str,
+    *,
+    kernel: str = AUTO,
+    time_limit: float | str | None = 600,
+    memory_limit: int | float | str | None = None,
+    test_fraction: float = 0.15,
+    missing: Missing = "error",
+    ignore: Collection[str] = (),
+    max_categories: int = MAX_CATEGORIES,
+    day_first: bool | None = None,
+    seed: int = 0,
+    spelling: Spelling = Spelling(),  # noqa: B008  # frozen
+    progress: bool = False,
+    on_event: Callable[[str], None] = lambda message: None,
+) -> Fitted:
+    """Fit a model of the target column to all other columns of a CSV or Parquet file.
+
+    `time_limit` is for the choice of a kernel and the training. After Ctrl-C the best model so far is returned as
+    `interrupted`; without any, the interruption is passed on.
+    """
+    check_kernel(kernel)
+    seconds, split = parse_seconds(time_limit), Split(test_fraction, seed)
+    if memory_limit is not None:
+        parse_bytes(memory_limit)
+    file = open_table(Path(path), spelling, wanted={target})
+    prepared = prepare(
+        file,
+        target,
+        ignore=ignore,
+        missing=missing,
+        max_categories=max_categories,
+        day_first=day_first,
+        split=split,
+    )
+    recipe = prepared.recipe
+    on_event(
+        f"{file}; {len(prepared.y_train)} rows to train and {len(prepared.y_test)} to test,"
+        f" {len(recipe.columns)} columns become {len(recipe.inputs)} inputs"
+    )
+    search = _Search(prepared, seconds, memory_limit, seed, progress, on_event)
+    model, choice, interrupted = search.run(kernel)
+    evaluation = None if interrupted else evaluate(model, prepared)
+    summary = summarise(model, prepared, choice, evaluation, search.seconds(), search.notes)
+    model.recipe_ = {**recipe.to_json(), "summary": summary.to_json()}
+    return Fitted(model, prepared, choice, evaluation, summary, interrupted)
+
+
+class _Search:
+    """Choice of a kernel and training, within one time limit."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        time_limit: float,
+        memory_limit: int | float | str | None,
+        seed: int,
+        progress: bool,
+        on_event: Callable[[str], None],
+    ) -> None:
+        self.X, self.y = prepared.recipe.frame(prepared.train), prepared.y_train
+        self.time_limit, self.memory_limit, self.seed = time_limit, memory_limit, seed
+        self.progress, self.on_event = progress, on_event
+        self.notes: list[str] = []
+        self._best: tuple[float, str, SGPRegressor] | None = None
+        self._started = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Since the search began."""
+        return time.perf_counter() - self._started
+
+    def run(self, kernel: str) -> tuple[SGPRegressor, Choice, bool]:
+        """The fitted model, the kernel that it has, and whether it was interrupted."""
+        model: SGPRegressor | None = None
+        try:
+            choice = self._choice(kernel)
+            left = max(self.time_limit - self.seconds(), 1e-3)
+            model = SGPRegressor(
+                choice.kernel,
+                time_limit=left if math.isfinite(left) else None,
+                memory_limit=self.memory_limit,
+                random_state=self.seed,
+                progress=self.progress,
+            )
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", ConvergenceWarning)
+                model.fit(self.X, self.y)
+            self.notes += [str(warning.message) for warning in caught if warning.category is ConvergenceWarning]
+        except KeyboardInterrupt:
+            if model is not None and hasattr(model, "certificate_"):
+                return model, choice, True
+            if self._best is not None:
+                return self._best[2], Choice(self._best[1]), True
+            raise
+        return model, choice, False
+
+    def _choice(self, kernel: str) -> Choice:
+        if kernel != AUTO:
+            return Choice(kernel)
+        limit = SHARE_OF_TIME * self.time_limit
+        choice = choose(
+            self.X, self.y, time_limit=limit, memory_limit=self.memory_limit, seed=self.seed, on_trial=self._tried
+        )
+        of = f"{choice.rows} of {len(self.y)}" if choice.rows < len(self.y) else "all"
+        self.on_event(f"kernel: {choice.name} has the best bound of {len(choice.trials)} on {of} rows")
+        return choice
+
+    def _tried(self, trial: Trial, model: SGPRegressor | None) -> None:
+        if model is None:
+            self.on_event(f"  {trial.kernel:<18} {trial.note}")
+            return
+        self.on_event(f"  {trial.kernel:<18} bound {trial.bound:12.1f}  M={trial.m:<4} {trial.seconds:6.1f} s")
+        if self._best is None or trial.bound > self._best[0]:
+            self._best = trial.bound, trial.kernel, model

@@ -1,0 +1,200 @@
+"""Tables in files, read in pieces: CSV in any dialect, gzipped or not, and Parquet.
+
+A piece is a data frame whose columns are numbers, booleans, dates or text; those of a CSV file are always text, since
+a piece cannot know what comes in the next one. What the columns mean is the business of `columns`.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nearexact.tables.cells import MISSING
+from nearexact.tables.dialect import PARQUET, Dialect, Spelling, is_gzip, sniff, starts_with
+
+ROWS_AT_ONCE = 2**16
+UNREADABLE = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, TypeError, ValueError, zlib.error,
+    pa.ArrowException,
+)  # fmt: skip  # what the readers raise on files that are not what they seem
+
+
+class TableFile(Protocol):
+    """A file with named columns."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns."""
+
+    @property
+    def decimal(self) -> str:
+        """The decimal mark of numbers that are text."""
+
+    def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
+        """These columns in this order, so many rows at a time; at least one piece, which may have no rows."""
+
+
+def open_table(
+    path: str | Path,
+    spelling: Spelling = Spelling(),  # noqa: B008  # frozen
+    wanted: Collection[str] = (),
+) -> TableFile:
+    """A CSV or Parquet file, told apart by what is in it. Wanted names help to tell a header from data."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
+    file: TableFile
+    with _explained(path):
+        if starts_with(path, PARQUET):
+            schema = pq.read_schema(path)
+            file = ParquetTable(path, tuple(name for name in schema.names if not name.startswith("__index_level_")))
+        else:
+            file = CsvTable(path, sniff(path, spelling, wanted))
+    twice = sorted({name for name in file.columns if file.columns.count(name) > 1})
+    if twice:
+        raise ValueError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}")
+    return file
+
+
+def read(file: TableFile, columns: Sequence[str]) -> pd.DataFrame:
+    """The whole of these columns."""
+    return pd.concat(list(file.pieces(columns)), ignore_index=True)
+
+
+@dataclass(frozen=True)
+class CsvTable:
+    """Cells are text; missing ones are NaN."""
+
+    path: Path
+    dialect: Dialect
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.dialect.columns
+
+    @property
+    def decimal(self) -> str:
+        return self.dialect.decimal
+
+    def __str__(self) -> str:
+        return str(self.dialect)
+
+    def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
+        with _explained(self.path):
+            reader = pd.read_csv(
+                self.path,
+                sep=self.dialect.delimiter,
+                encoding=self.dialect.encoding,
+                compression="gzip" if is_gzip(self.path) else None,
+                header=0 if self.dialect.header else None,
+                names=list(self.columns),
+                usecols=list(columns),
+                index_col=False,
+                dtype=str,
+                na_values=list(MISSING),
+                keep_default_na=False,
+                skipinitialspace=True,
+                chunksize=rows,
+            )
+        with reader:
+            empty = True
+            while True:
+                with _explained(self.path):
+                    piece = next(reader, None)
+                if piece is None:
+                    break
+                empty = False
+                yield piece[list(columns)]
+            if empty:
+                yield pd.DataFrame({name: pd.Series(dtype="str") for name in columns})
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """Columns are float64, boolean with missing values, dates in UTC, text or categories."""
+
+    path: Path
+    columns: tuple[str, ...]
+
+    @property
+    def decimal(self) -> str:
+        return "."
+
+    def __str__(self) -> str:
+        return "Parquet"
+
+    def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
+        empty = True
+        with _explained(self.path):
+            file = pq.ParquetFile(self.path, pre_buffer=False)  # it would hold whole row groups
+        with file:
+            batches = file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
+            while True:
+                with _explained(self.path):
+                    batch = next(batches, None)
+                    piece = None if batch is None else _frame(pa.Table.from_batches([batch]), columns)
+                if piece is None:
+                    break
+                empty = False
+                yield piece
+            if empty:
+                with _explained(self.path):
+                    piece = _frame(file.schema_arrow.empty_table(), columns)
+                yield piece
+
+
+def _frame(table: pa.Table, columns: Sequence[str]) -> pd.DataFrame:
+    return pd.DataFrame({name: _series(name, table.column(name)) for name in columns}, index=range(len(table)))
+
+
+def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
+    kind = column.type
+    is_a = pa.types
+    if is_a.is_dictionary(kind):
+        numbers = not (is_a.is_string(kind.value_type) or is_a.is_large_string(kind.value_type))
+        text = column.cast(kind.value_type).cast(pa.string()).to_pandas().astype("str")
+        return text.astype("category") if numbers else text  # numbers that were declared to be names
+    if is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind):
+        return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
+    if is_a.is_boolean(kind):
+        return column.to_pandas().astype("boolean")
+    if is_a.is_date(kind) or is_a.is_timestamp(kind):
+        moments = column.cast(pa.timestamp("us", tz="UTC"), safe=False)
+        return pd.Series(pd.DatetimeIndex(moments.to_pandas()))
+    if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
+        return column.to_pandas().astype("str")
+    raise ValueError(f"column {name!r} holds {kind}: numbers, booleans, dates and text can be used; leave it out")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Whatever a reader stumbles over, as a ValueError of one line that names the file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # it says that cells would be lost
+            yield
+    except PermissionError:
+        raise
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not {error.encoding.upper()} text (byte 0x{error.object[error.start]:02x}): pass its encoding,"
+            " such as latin-1"
+        ) from error
+    except pd.errors.ParserWarning as error:
+        raise ValueError(f"{path} cannot be read as a table: its rows have more cells than its header") from error
+    except UNREADABLE as error:
+        reason = " ".join(str(error).replace("Error tokenizing data. C error: ", "").split())
+        raise ValueError(f"{path} cannot be read as a table: {reason or type(error).__name__}") from error

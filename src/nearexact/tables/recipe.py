@@ -1,0 +1,277 @@
+"""From a table to the inputs and targets of a model, in a way that is kept with the model and done again at prediction.
+
+Columns are matched by name, in whatever order a file has them; what else it has does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from nearexact.kernels.base import FloatArray
+from nearexact.tables import cells as reading
+from nearexact.tables.columns import MAX_CATEGORIES, Column, recognise
+from nearexact.tables.reading import TableFile, read
+
+Missing = Literal["error", "drop", "median"]
+MISSING_POLICIES = ("error", "drop", "median")
+NAMED_AT_MOST = 10  # columns in a message
+FEWEST_ROWS = 3
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which rows are kept back to test: a share of them, drawn at random with this seed."""
+
+    test_fraction: float = 0.15
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.test_fraction < 1.0:
+            raise ValueError(f"the test fraction must be from 0 up to, but not, 1, got {self.test_fraction}")
+
+    def rows(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows to train on and rows to test on, each in the order of the file."""
+        n_test = round(self.test_fraction * n)
+        if self.test_fraction > 0.0:
+            n_test = min(max(n_test, 1), n - 2)
+        order = np.random.default_rng(self.seed).permutation(n)
+        return np.sort(order[n_test:]), np.sort(order[:n_test])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that is needed to make inputs of a file's columns."""
+
+    target: str
+    columns: tuple[Column, ...]
+    missing: Missing = "error"
+    left_out: dict[str, str] = field(default_factory=dict)  # columns by name, and why
+    split: Split = Split()
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns that a file must have."""
+        return [column.name for column in self.columns]
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the model's inputs."""
+        return [name for column in self.columns for name in column.inputs]
+
+    def check_columns(self, file: TableFile, *, with_target: bool = False) -> None:
+        """Raise a ValueError that names what the file lacks."""
+        needed = [*self.names, self.target] if with_target else self.names
+        lacking = [name for name in needed if name not in file.columns]
+        if lacking:
+            raise ValueError(f"{file.path} lacks {_listed('column', lacking)}; it has {_some(file.columns)}")
+
+    def values(self, frame: pd.DataFrame, decimal: str, first_row: int = 1) -> FloatArray:
+        """One number per cell, [n, columns]; NaN where it is missing."""
+        return np.column_stack([column.values(frame[column.name], decimal, first_row) for column in self.columns])
+
+    def completed(self, values: FloatArray, missing: Missing, where: str = "") -> FloatArray:
+        """Values with the missing ones filled in, or left NaN where their rows are to be dropped, or an error."""
+        counts = np.isnan(values).sum(0)
+        if missing == "median":
+            return np.where(np.isnan(values), [column.fill for column in self.columns], values)
+        if missing == "error" and counts.any():
+            raise ValueError(missing_message(dict(zip(self.names, counts.tolist(), strict=True)), where))
+        return values
+
+    def expand(self, values: FloatArray) -> FloatArray:
+        """The model's inputs, [n, D]."""
+        return np.column_stack([column.expand(values[:, i]) for i, column in enumerate(self.columns)])
+
+    def frame(self, values: FloatArray) -> pd.DataFrame:
+        """The model's inputs with their names."""
+        return pd.DataFrame(self.expand(values), columns=self.inputs)
+
+    def slices(self) -> dict[str, slice]:
+        """Which of the model's inputs come from which column."""
+        ends = np.cumsum([len(column.inputs) for column in self.columns]).tolist()
+        return {
+            column.name: slice(end - len(column.inputs), end) for column, end in zip(self.columns, ends, strict=True)
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """In words that JSON has."""
+        return {
+            "target": self.target,
+            "columns": [column.to_json() for column in self.columns],
+            "missing": self.missing,
+            "left_out": self.left_out,
+            "split": asdict(self.split),
+        }
+
+    @staticmethod
+    def from_json(words: Any) -> Recipe:
+        """The recipe so described."""
+        try:
+            recipe = Recipe(
+                target=words["target"],
+                columns=tuple(Column.from_json(column) for column in words["columns"]),
+                missing=words["missing"],
+                left_out=dict(words["left_out"]),
+                split=Split(**words["split"]),
+            )
+            if not isinstance(recipe.target, str) or not recipe.columns or recipe.missing not in MISSING_POLICIES:
+                raise ValueError("it is not complete")
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"the model's recipe for columns is damaged: {type(error).__name__}: {error}") from error
+        return recipe
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A table as values, one number per cell, in two parts; `recipe.expand` makes inputs of them."""
+
+    recipe: Recipe
+    train: FloatArray
+    y_train: FloatArray
+    test: FloatArray
+    y_test: FloatArray
+    notes: tuple[str, ...]  # what was changed on the way
+
+
+def prepare(
+    file: TableFile,
+    target: str,
+    *,
+    ignore: Collection[str] = (),
+    missing: Missing = "error",
+    max_categories: int = MAX_CATEGORIES,
+    day_first: bool | None = None,
+    split: Split = Split(),  # noqa: B008  # frozen
+) -> Prepared:
+    """Read a table, find out what its columns are, and put some rows aside to test on.
+
+    Kinds and categories come from the whole table; medians to fill in from the rows to train on.
+    """
+    if missing not in MISSING_POLICIES:
+        raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
+    unknown = [name for name in (target, *ignore) if name not in file.columns]
+    if unknown:
+        raise ValueError(f"{file.path} has no {_listed('column', unknown)}; it has {_some(file.columns)}")
+    if target in ignore:
+        raise ValueError(f"column {target!r} is the target and cannot be ignored")
+    frame = read(file, [name for name in file.columns if name not in ignore])
+    y = target_values(frame[target], target, file.decimal)
+    left_out = dict.fromkeys(ignore, "ignored")
+    columns, parts = [], []
+    for name in frame.columns.drop(target):
+        reason, column = _column(name, frame[name], file.decimal, max_categories, day_first)
+        if column is None:
+            left_out[name] = reason
+            continue
+        values = column.values(frame[name], file.decimal)
+        if len(np.unique(values)) < 2:  # NaN counts as one
+            left_out[name] = "constant"
+        elif name == "column 1" and _counts_rows(values):
+            left_out[name] = "has no name and numbers the rows"
+        else:
+            columns.append(column)
+            parts.append(values)
+    if not columns:
+        raise ValueError(f"{file.path} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
+    recipe = Recipe(target, tuple(columns), missing, left_out, split)
+    return _parts(recipe, np.column_stack(parts), y)
+
+
+def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, FloatArray]:
+    """Values and targets of the n rows that a model was trained on, from the file that it came from.
+
+    A file that has just these n rows is taken as a whole.
+    """
+    recipe.check_columns(file, with_target=True)
+    frame = read(file, [*recipe.names, recipe.target])
+    y = target_values(frame[recipe.target], recipe.target, file.decimal)
+    values, y = _complete_rows(recipe, recipe.values(frame, file.decimal), y)[:2]
+    rows = np.arange(n) if len(y) == n else recipe.split.rows(len(y))[0]
+    if len(rows) != n:
+        raise ValueError(
+            f"{file.path} is not the file that the model was fitted to: it has {len(rows)} rows to train on, not {n}"
+        )
+    return recipe.completed(values[rows], recipe.missing), y[rows]
+
+
+def target_values(cells: pd.Series, name: str, decimal: str) -> FloatArray:
+    """The target as numbers; anything else cannot be predicted here."""
+    if not pd.api.types.is_float_dtype(cells.dtype) and not reading.is_text(cells):
+        raise ValueError(f"the target {name!r} must hold numbers, got {cells.dtype}")
+    return Column(name, "number").values(cells, decimal)
+
+
+def missing_message(counts: dict[str, int], where: str = "") -> str:
+    """Which columns have how many missing cells, and what can be done."""
+    named = [f"{name!r} ({count})" for name, count in counts.items() if count]
+    shown = ", ".join(named[:NAMED_AT_MOST]) + (
+        f" and {len(named) - NAMED_AT_MOST} more" * (len(named) > NAMED_AT_MOST)
+    )
+    return f"missing values in {shown}{where}: pass --missing drop or --missing median, or fill them in"
+
+
+def _column(
+    name: str, cells: pd.Series, decimal: str, max_categories: int, day_first: bool | None
+) -> tuple[str, Column | None]:
+    text = reading.cleaned(cells) if reading.is_text(cells) else cells
+    if text.isna().all():
+        return "empty", None
+    return "", recognise(name, cells, decimal, max_categories=max_categories, day_first=day_first)
+
+
+def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:
+    """Missing values dealt with, and the rows split."""
+    counts = np.isnan(values).sum(0)
+    if recipe.missing == "error" and (counts.any() or np.isnan(y).any()):
+        missing = dict(zip(recipe.names, counts.tolist(), strict=True))
+        raise ValueError(missing_message({**missing, recipe.target: int(np.isnan(y).sum())}))
+    values, y, notes = _complete_rows(recipe, values, y)
+    if len(y) < FEWEST_ROWS:
+        raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(y)}")
+    train, test = recipe.split.rows(len(y))
+    empty = [name for name, gone in zip(recipe.names, np.isnan(values[train]).all(0), strict=True) if gone]
+    if empty:
+        raise ValueError(f"{_listed('column', empty)} has no value in the rows to train on: leave it out with --ignore")
+    columns = [column.filled_by(values[train, i]) for i, column in enumerate(recipe.columns)]
+    recipe = replace(recipe, columns=tuple(columns))
+    if recipe.missing == "median" and np.isnan(values).any():
+        filled = {column.name: int(n) for column, n in zip(columns, np.isnan(values).sum(0), strict=True) if n}
+        notes.append(f"filled in {', '.join(f'{n} cells of {name!r}' for name, n in filled.items())}")
+    notes += [f"left out {name!r}: {reason}" for name, reason in recipe.left_out.items() if reason != "ignored"]
+    values = recipe.completed(values, recipe.missing)
+    return Prepared(recipe, values[train], y[train], values[test], y[test], tuple(notes))
+
+
+def _complete_rows(recipe: Recipe, values: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, list[str]]:
+    """Without rows that have no target or, if they are to be dropped, a missing value; and what was dropped."""
+    kept, notes = ~np.isnan(y), []
+    if not kept.all():
+        notes.append(f"dropped {int((~kept).sum())} rows without a target")
+    if recipe.missing == "drop":
+        whole = ~np.isnan(values).any(1)
+        if (kept & ~whole).any():
+            notes.append(f"dropped {int((kept & ~whole).sum())} rows with missing values")
+        kept &= whole
+    return values[kept], y[kept], notes
+
+
+def _counts_rows(values: FloatArray) -> bool:
+    return bool((np.diff(values) == 1.0).all()) and values[0] in (0.0, 1.0)
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    return f"{what}{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 2 * NAMED_AT_MOST} more" if len(names) > 2 * NAMED_AT_MOST else ""
+    return ", ".join(map(repr, names[: 2 * NAMED_AT_MOST])) + more
+
+
+def _reasons(left_out: dict[str, str]) -> str:
+    return f" ({', '.join(f'{name!r} is {reason}' for name, reason in left_out.items())})" if left_out else ""

@@ -1,0 +1,216 @@
+"""What came of a fit, in figures: errors next to simple predictors, coverage, certificate, relevance, repairs.
+
+Errors are in the units of the target. Relevance is how steeply the fitted function may change along a column, measured
+in standard deviations and relative to the most relevant one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import root_mean_squared_error
+
+from nearexact.estimators import GPRegressor, SGPRegressor
+from nearexact.gp.linalg import Repairs
+from nearexact.kernels import Composite, Kernel
+from nearexact.kernels.base import FloatArray
+from nearexact.tables.choice import Choice, Trial
+from nearexact.tables.recipe import Prepared, Recipe
+
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+SHOWN_ROWS = 2000  # that were trained on, where none were kept back to test
+LEAST_VARIANCE = 1e-20  # of a predictor's noise, relative to the target's own
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well test targets were predicted: root mean squared error, and mean negative log predictive density."""
+
+    predictor: str
+    rmse: float
+    nlpd: float
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """How much a column matters, 1 for the one that matters most."""
+
+    column: str
+    relevance: float
+    lengthscale: float | None  # the shortest of its inputs, in standard deviations of the input; if it has any
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Targets and their predictions."""
+
+    y: FloatArray
+    mean: FloatArray
+    std: FloatArray
+    tested: bool  # on rows that were not trained on
+
+    def coverage(self, levels: Sequence[float] = LEVELS) -> list[float]:
+        """The share of targets in the central predictive interval of each level."""
+        distance = np.abs(self.y - self.mean) / self.std
+        return [float(np.mean(distance <= norm.ppf(0.5 + level / 2.0))) for level in levels]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Figures of a fit."""
+
+    target: str
+    rows_train: int
+    rows_test: int
+    columns: int
+    inputs: int
+    kernel: str
+    m: int
+    elbo: float
+    lower: float
+    upper: float
+    gap_per_point: float
+    verdict: str
+    ended: str
+    noise_std: float  # in the units of the target
+    seconds: float
+    scores: tuple[Score, ...]  # none without test rows
+    coverage: dict[str, float]
+    relevance: tuple[Relevance, ...]
+    repairs: dict[str, float]
+    notes: tuple[str, ...]
+    tried: tuple[Trial, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """In words that JSON has: what is infinite or no number becomes null."""
+        words: dict[str, Any] = _plain(asdict(self))
+        return words
+
+
+def summarise(
+    model: SGPRegressor,
+    prepared: Prepared,
+    choice: Choice,
+    evaluation: Evaluation | None,
+    seconds: float,
+    notes: Sequence[str],
+) -> Summary:
+    """The figures of a fitted model."""
+    certificate, recipe = model.certificate_, prepared.recipe
+    tested = evaluation if evaluation is not None and evaluation.tested else None
+    return Summary(
+        target=recipe.target,
+        rows_train=len(prepared.y_train),
+        rows_test=len(prepared.y_test),
+        columns=len(recipe.columns),
+        inputs=len(recipe.inputs),
+        kernel=choice.name,
+        m=len(model.inducing_points_),
+        elbo=model.elbo_,
+        lower=certificate.lower,
+        upper=certificate.upper,
+        gap_per_point=certificate.gap_per_point,
+        verdict=certificate.verdict,
+        ended=model.history_[-1].ended,
+        noise_std=math.sqrt(model.noise_variance_) * float(model._scaling_y.scale),
+        seconds=seconds,
+        scores=tuple(scores(prepared, tested)) if tested else (),
+        coverage=dict(zip(map(str, LEVELS), tested.coverage(), strict=True)) if tested else {},
+        relevance=tuple(relevances(model, recipe)),
+        repairs=repairs(model),
+        notes=(*prepared.notes, *notes),
+        tried=choice.trials,
+    )
+
+
+def evaluate(model: SGPRegressor, prepared: Prepared) -> Evaluation:
+    """Predictions for the test rows; for some of the rows that were trained on if there are none."""
+    tested = len(prepared.y_test) > 0
+    values, y = prepared.test, prepared.y_test
+    if not tested:
+        values, y = prepared.train[:SHOWN_ROWS], prepared.y_train[:SHOWN_ROWS]
+    mean, std = model.predict(prepared.recipe.frame(values), return_std=True)
+    return Evaluation(y, mean, std, tested)
+
+
+def scores(prepared: Prepared, evaluation: Evaluation) -> list[Score]:
+    """Of the model, of a linear one and of the constant one."""
+    y_train, y_test = prepared.y_train, prepared.y_test
+    X_train, X_test = (prepared.recipe.expand(values) for values in (prepared.train, prepared.test))
+    shift, scale = X_train.mean(0), np.where(X_train.std(0) > 0.0, X_train.std(0), 1.0)
+    linear = LinearRegression().fit((X_train - shift) / scale, y_train)
+    least = max(LEAST_VARIANCE * float(y_train.var()), np.finfo(float).tiny)
+    noise = math.sqrt(max(float(np.mean((y_train - linear.predict((X_train - shift) / scale)) ** 2)), least))
+    predictions = {
+        "nearexact": (evaluation.mean, evaluation.std),
+        "linear": (linear.predict((X_test - shift) / scale), noise),
+        "mean": (np.full(len(y_test), y_train.mean()), math.sqrt(max(float(y_train.var()), least))),
+    }
+    return [
+        Score(name, float(root_mean_squared_error(y_test, mean)), float(-norm.logpdf(y_test, mean, std).mean()))
+        for name, (mean, std) in predictions.items()
+    ]
+
+
+def relevances(model: SGPRegressor | GPRegressor, recipe: Recipe) -> list[Relevance]:
+    """Columns by relevance, the most relevant first."""
+    d = len(recipe.inputs)
+    slopes, lengthscales = np.sqrt(_squared_slopes(model.kernel_, d)), _lengthscales(model.kernel_, d)
+    found = []
+    for name, inputs in recipe.slices().items():
+        shortest = float(lengthscales[inputs].min())
+        found.append((float(slopes[inputs].max()), name, shortest if math.isfinite(shortest) else None))
+    steepest = max(slope for slope, _, _ in found) or 1.0
+    ranked = sorted(found, key=lambda entry: -entry[0])
+    return [Relevance(name, slope / steepest, lengthscale) for slope, name, lengthscale in ranked]
+
+
+def repairs(model: SGPRegressor | GPRegressor) -> dict[str, float]:
+    """What training had to mend, by its names in the history."""
+    total = asdict(Repairs.sum(stage.repairs for stage in model.history_))
+    return {
+        **total,
+        **{name: sum(getattr(stage, name) for stage in model.history_) for name in ("restarts", "rescues")},
+    }
+
+
+def _squared_slopes(kernel: Kernel, d: int) -> FloatArray:
+    """How steep draws from the kernel are along each input, up to a factor: variance over squared lengthscale, [D].
+
+    For inner products that is their weight; the slopes of independent terms add up.
+    """
+    if isinstance(kernel, Composite):
+        return np.asarray(np.sum([_squared_slopes(part, d) for part in kernel.parts], axis=0))
+    values = kernel.parameters
+    variance = values.get("variance", np.float64(1.0))
+    if "lengthscales" in values:
+        return np.broadcast_to(variance / values["lengthscales"] ** 2, d)
+    if "weight_variances" in values:  # relative to the norm of a typical input, which the angle is measured against
+        weights = np.broadcast_to(values["weight_variances"], d)
+        return np.asarray(variance * weights / (weights.sum() + values["bias_variance"]))
+    if "variances" in values:
+        return np.broadcast_to(values["variances"], d)
+    return np.zeros(d)
+
+
+def _lengthscales(kernel: Kernel, d: int) -> FloatArray:
+    """The shortest lengthscale of each input, infinite where there is none: [D]."""
+    named = kernel.parameters.items()
+    found = [np.broadcast_to(value, d) for name, value in named if name.rpartition(".")[2] == "lengthscales"]
+    return np.min(found, axis=0) if found else np.full(d, np.inf)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return value

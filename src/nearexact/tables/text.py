@@ -1,0 +1,130 @@
+"""Summaries and models as plain text for a terminal. Names from files may hold anything; no line is broken by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nearexact.estimators import GPRegressor, SGPRegressor
+from nearexact.tables.recipe import Recipe
+
+SHOWN_COLUMNS = 12
+REPAIRS = {  # in the history's words, and in the reader's
+    "jitters_raised": "jitter raised {} times",
+    "traces_repaired": "{} traces repaired",
+    "traces_rejected": "{} evaluations rejected",
+    "variances_clamped": "{} variances clamped",
+    "restarts": "{} restarts of the optimiser",
+    "rescues": "{} further starts",
+}
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which would break lines or steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """A summary (in JSON's words) for readers."""
+    lines = [
+        f"{printable(summary['target'])}: kernel {summary['kernel']}, M={summary['m']},"
+        f" {summary['rows_train']} training rows, {summary['seconds']:.1f} s",
+        "",
+    ]
+    if summary["scores"]:
+        lines.append(f"{'test rows: ' + str(summary['rows_test']):<18}{'RMSE':>12}{'NLPD':>12}")
+        lines += [
+            f"  {score['predictor']:<16}{_number(score['rmse']):>12}{_number(score['nlpd']):>12}"
+            for score in summary["scores"]
+        ]
+        covered = (f"{float(level):.0%}: {100 * share:.1f}%" for level, share in summary["coverage"].items())
+        lines.append(_entry("coverage", ", ".join(covered)))
+    else:
+        lines.append("no test rows: no figures for new data")
+    lines += [
+        _entry("certificate", certificate_line(summary)),
+        _entry("noise", f"standard deviation {_number(summary['noise_std'])}"),
+        _entry("what matters", relevance_line(summary["relevance"])),
+        _entry("repaired", repair_line(summary)),
+    ]
+    lines += [_entry("note", printable(note)) for note in summary["notes"]]
+    return lines
+
+
+def certificate_line(bounds: dict[str, Any]) -> str:
+    """Verdict and bounds in one line."""
+    return (
+        f"{bounds['verdict']}: {_number(bounds['lower'])} <= log marginal likelihood <= {_number(bounds['upper'])},"
+        f" gap {_number(bounds['gap_per_point'])} nats per point"
+    )
+
+
+def relevance_line(relevance: Sequence[dict[str, Any]]) -> str:
+    """Columns with their relevance, the most relevant first."""
+    shown = [f"{printable(entry['column'])} {entry['relevance']:.2f}" for entry in relevance[:SHOWN_COLUMNS]]
+    more = len(relevance) - SHOWN_COLUMNS
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def repair_line(summary: dict[str, Any]) -> str:
+    """What training had to mend."""
+    done = [words.format(summary["repairs"][name]) for name, words in REPAIRS.items() if summary["repairs"].get(name)]
+    return ", ".join(done) or "nothing"
+
+
+def model_words(model: SGPRegressor | GPRegressor, recipe: Recipe | None) -> dict[str, Any]:
+    """What is in a model file, in words that JSON has."""
+    certificate = model.certificate_
+    words: dict[str, Any] = {
+        "estimator": type(model).__name__,
+        "rows": certificate.n,
+        "inputs": model.n_features_in_,
+        "m": len(model.inducing_points_),
+        "kernel": repr(model.kernel_),
+        "noise_variance": float(model.noise_variance_),
+        "lower": float(certificate.lower),
+        "upper": float(certificate.upper),
+        "gap_per_point": float(certificate.gap_per_point),
+        "verdict": certificate.verdict,
+        "history": [
+            {"m": stage.m, "elbo": stage.elbo, "upper_bound": stage.upper_bound, "elapsed": stage.elapsed}
+            for stage in model.history_
+        ],
+    }
+    if recipe is not None:
+        words |= {**recipe.to_json(), "summary": model.recipe_.get("summary")}
+    elif hasattr(model, "feature_names_in_"):
+        words["feature_names"] = [str(name) for name in model.feature_names_in_]
+    return words
+
+
+def model_lines(model: SGPRegressor | GPRegressor, recipe: Recipe | None) -> list[str]:
+    """What is in a model file, for readers."""
+    words = model_words(model, recipe)
+    lines = [
+        f"{words['estimator']}, fitted to {words['rows']} rows",
+        _entry("inducing points", str(words["m"])),
+        _entry("kernel", printable(words["kernel"])),
+        _entry("noise variance", f"{_number(words['noise_variance'])} (targets standardised)"),
+        _entry("certificate", certificate_line(words)),
+    ]
+    if recipe is None:
+        lines.append(
+            _entry("inputs", ", ".join(map(printable, words.get("feature_names", []))) or str(words["inputs"]))
+        )
+        return lines
+    missing = {"error": "are an error", "drop": "drop the row", "median": "are filled in"}[recipe.missing]
+    lines += [_entry("target", printable(recipe.target)), _entry("missing values", missing), "columns"]
+    lines += [f"  {printable(column.name):<24}  {printable(column.description())}" for column in recipe.columns]
+    lines += [f"  {printable(name):<24}  left out: {reason}" for name, reason in recipe.left_out.items()]
+    if words["summary"]:
+        lines += ["", *summary_lines(words["summary"])]
+    return lines
+
+
+def _entry(name: str, text: str) -> str:
+    return f"{name:<18}{text}"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.5g}"
