@@ -15,6 +15,7 @@ SIMPLE: dict[str, Kernel] = {
     "arc_cosine_0": ArcCosine(0, [1.0, 0.2, 3.0], 0.7, 1.4),
     "arc_cosine_1": ArcCosine(1, [1.0, 0.2, 3.0], 0.7, 1.4),
     "arc_cosine_2": ArcCosine(2, [1.0, 0.2, 0.5], 0.7, 0.6),
+    "arc_cosine_0_elsewhere": ArcCosine(0, [1.0, 0.2, 3.0], 0.7, 1.4, origin=[0.5, -2.0, 0.1]),
     "linear": Linear([1.0, 0.2, 3.0], 0.7),
     "periodic": Periodic([1.5, 2.0, 3.0], [1.0, 2.0, 0.5], 1.3),
 }

@@ -6,9 +6,11 @@ Both start from ⟨x, z⟩ = Σ_d w_d x_d z_d + bias, one matrix product; their 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -190,19 +192,39 @@ class Linear(Kernel):
 class ArcCosine(Kernel):
     """variance/π · (|x| |z|)ⁿ J_n(φ) with ⟨x, z⟩ = Σ_d weight_variances_d x_d z_d + bias_variance.
 
-    The limit of a wide one-layer network with step (order 0), ReLU (order 1) or squared ReLU (order 2) units.
+    The limit of a wide one-layer network with step (order 0), ReLU (order 1) or squared ReLU (order 2) units. x and z
+    are measured from `origin`, a number or one per input: near it the functions change fastest.
     """
 
     order: int = 0
     weight_variances: npt.ArrayLike = 1.0
     bias_variance: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
-    settings: ClassVar[tuple[str, ...]] = ("order",)
+    origin: float | Sequence[float] = 0.0
+    settings: ClassVar[tuple[str, ...]] = ("order", "origin")
 
     def __post_init__(self) -> None:
         if self.order not in (0, 1, 2):
             raise ValueError(f"order must be 0, 1 or 2, got {self.order!r}")
+        try:
+            origin = np.array(self.origin, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"origin must be a number or one per input, got {self.origin!r}") from error
+        if origin.ndim > 1 or origin.size == 0 or not np.isfinite(origin).all():
+            raise ValueError(f"origin must be a finite number or one per input, got {self.origin!r}")
+        object.__setattr__(self, "origin", tuple(origin.tolist()) if origin.ndim else float(origin))
         super().__post_init__()
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("origin=0.0, ", "")  # the usual one
+
+    def for_inputs(self, n_inputs: int) -> Self:
+        if isinstance(self.origin, tuple) and len(self.origin) != n_inputs:
+            raise ValueError(f"origin has {len(self.origin)} values, but the inputs have {n_inputs} columns")
+        return super().for_inputs(n_inputs)
+
+    def features(self, X: Tensor, centre: Tensor) -> Tensor:
+        return super().features(X if self.origin == 0.0 else X - X.new_tensor(self.origin), centre)
 
     def _form(self) -> Form:
         return ArcCosineForm(self.order)

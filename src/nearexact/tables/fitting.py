@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from nearexact.estimators import SGPRegressor
 from nearexact.limits import parse_bytes, parse_seconds
-from nearexact.tables.choice import AUTO, SHARE_OF_TIME, Choice, Trial, check_kernel, choose
+from nearexact.tables.choice import AUTO, KERNELS, SHARE_OF_TIME, Choice, Trial, check_kernel, choose, named
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import open_table
@@ -137,25 +137,25 @@ class _Search:
             if model is not None and hasattr(model, "certificate_"):
                 return model, choice, True
             if self._best is not None:
-                return self._best[2], Choice(self._best[1]), True
+                return self._best[2], named(self._best[1], self.X, self.y), True
             raise
         return model, choice, False
 
     def _choice(self, kernel: str) -> Choice:
         if kernel != AUTO:
-            return Choice(kernel)
+            return named(kernel, self.X, self.y)
         limit = SHARE_OF_TIME * self.time_limit
         choice = choose(
             self.X, self.y, time_limit=limit, memory_limit=self.memory_limit, seed=self.seed, on_trial=self._tried
         )
         of = f"{choice.rows} of {len(self.y)}" if choice.rows < len(self.y) else "all"
-        self.on_event(f"kernel: {choice.name} has the best bound of {len(choice.trials)} on {of} rows")
+        self.on_event(f"kernel: {choice.name} has the best bound of {len(KERNELS)} on {of} rows")
         return choice
 
     def _tried(self, trial: Trial, model: SGPRegressor | None) -> None:
         if model is None:
-            self.on_event(f"  {trial.kernel:<18} {trial.note}")
+            self.on_event(f"  {trial.kernel:<22} {trial.note}")
             return
-        self.on_event(f"  {trial.kernel:<18} bound {trial.bound:12.1f}  M={trial.m:<4} {trial.seconds:6.1f} s")
+        self.on_event(f"  {trial.kernel:<22} bound {trial.bound:12.1f}  M={trial.m:<4} {trial.seconds:6.1f} s")
         if self._best is None or trial.bound > self._best[0]:
             self._best = trial.bound, trial.kernel, model
