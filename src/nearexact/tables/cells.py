@@ -26,7 +26,7 @@ MICROSECONDS_PER_DAY = 86_400e6
 
 def is_text(cells: pd.Series) -> bool:
     """Whether cells are text, as all those of a CSV file."""
-    return bool(pd.api.types.is_string_dtype(cells.dtype)) and not isinstance(cells.dtype, pd.CategoricalDtype)
+    return bool(pd.api.types.is_string_dtype(cells.dtype))
 
 
 def cleaned(cells: pd.Series) -> pd.Series:
@@ -37,8 +37,6 @@ def cleaned(cells: pd.Series) -> pd.Series:
 
 def numbers(cells: pd.Series, decimal: str) -> tuple[FloatArray, np.ndarray]:
     """Numbers, and which cells are not missing and yet none."""
-    if isinstance(cells.dtype, pd.CategoricalDtype):
-        cells = cells.astype("str")
     if not is_text(cells):
         if pd.api.types.is_datetime64_any_dtype(cells.dtype):
             return np.full(len(cells), np.nan), cells.notna().to_numpy()
@@ -53,8 +51,8 @@ def numbers(cells: pd.Series, decimal: str) -> tuple[FloatArray, np.ndarray]:
 
 def booleans(cells: pd.Series) -> tuple[FloatArray, np.ndarray]:
     """0 and 1 from booleans, from text such as yes and no, and from these numbers."""
-    if isinstance(cells.dtype, pd.CategoricalDtype) or is_text(cells):
-        text = cleaned(cells.astype("str")).str.lower()
+    if is_text(cells):
+        text = cleaned(cells).str.lower()
         known = {word: value for words in BOOLEANS for word, value in words.items()} | {"0": 0.0, "1": 1.0}
         values = _floats(text.map(known))
         return values, np.isnan(values) & text.notna().to_numpy()
@@ -66,8 +64,8 @@ def days(cells: pd.Series, date_format: str) -> tuple[FloatArray, np.ndarray]:
     """Days since 1970-01-01 UTC, from dates or from text in this format."""
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):
         moments, given = cells, cells.notna()
-    elif isinstance(cells.dtype, pd.CategoricalDtype) or is_text(cells):
-        text = cleaned(cells.astype("str"))
+    elif is_text(cells):
+        text = cleaned(cells)
         moments, given = pd.to_datetime(text, format=date_format, utc=True, errors="coerce"), text.notna()
     else:
         return np.full(len(cells), np.nan), cells.notna().to_numpy()
@@ -87,8 +85,8 @@ def codes(cells: pd.Series, categories: tuple[str, ...]) -> tuple[FloatArray, np
 
 def as_text(cells: pd.Series) -> pd.Series:
     """Cells as names: clean text; numbers without needless digits."""
-    if isinstance(cells.dtype, pd.CategoricalDtype) or is_text(cells):
-        return cleaned(cells.astype("str"))
+    if is_text(cells):
+        return cleaned(cells)
     if pd.api.types.is_float_dtype(cells.dtype):
         return cells.map(lambda value: f"{value:.15g}", na_action="ignore").astype("str")
     return cells.astype("str").where(cells.notna())

@@ -132,8 +132,6 @@ def recognise(
     name: str, cells: pd.Series, decimal: str, *, max_categories: int = MAX_CATEGORIES, day_first: bool | None = None
 ) -> Column:
     """The kind of a column that is not empty, from all of its cells."""
-    if isinstance(cells.dtype, pd.CategoricalDtype):
-        return _category(name, cells, decimal, max_categories)
     if pd.api.types.is_bool_dtype(cells.dtype):
         return Column(name, "boolean")
     if pd.api.types.is_datetime64_any_dtype(cells.dtype):

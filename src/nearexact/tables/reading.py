@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from nearexact.tables.cells import MISSING
 from nearexact.tables.dialect import PARQUET, Dialect, Spelling, is_gzip, sniff, starts_with
 
-ROWS_AT_ONCE = 2**16
+ROWS_AT_ONCE, CELLS_AT_ONCE, FEWEST_ROWS = 2**16, 2**20, 64
 UNREADABLE = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, TypeError, ValueError, zlib.error,
     pa.ArrowException,
@@ -69,6 +69,11 @@ def open_table(
     return file
 
 
+def rows_at_once(columns: int) -> int:
+    """Rows of a piece: fewer where there are many columns, so that its memory is much the same for all files."""
+    return min(max(CELLS_AT_ONCE // max(columns, 1), FEWEST_ROWS), ROWS_AT_ONCE)
+
+
 def read(file: TableFile, columns: Sequence[str]) -> pd.DataFrame:
     """The whole of these columns."""
     return pd.concat(list(file.pieces(columns)), ignore_index=True)
@@ -101,13 +106,12 @@ class CsvTable:
                 compression="gzip" if is_gzip(self.path) else None,
                 header=0 if self.dialect.header else None,
                 names=list(self.columns),
-                usecols=list(columns),
                 index_col=False,
                 dtype=str,
                 na_values=list(MISSING),
                 keep_default_na=False,
                 skipinitialspace=True,
-                chunksize=rows,
+                chunksize=min(rows, rows_at_once(len(self.columns))),  # all are read: a choice would hide surplus cells
             )
         with reader:
             empty = True
@@ -124,7 +128,7 @@ class CsvTable:
 
 @dataclass(frozen=True)
 class ParquetTable:
-    """Columns are float64, boolean with missing values, dates in UTC, text or categories."""
+    """Columns are float64, boolean with missing values, dates in UTC, or text."""
 
     path: Path
     columns: tuple[str, ...]
@@ -141,6 +145,7 @@ class ParquetTable:
         with _explained(self.path):
             file = pq.ParquetFile(self.path, pre_buffer=False)  # it would hold whole row groups
         with file:
+            rows = min(rows, rows_at_once(len(columns)))
             batches = file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
             while True:
                 with _explained(self.path):
@@ -164,9 +169,7 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
     kind = column.type
     is_a = pa.types
     if is_a.is_dictionary(kind):
-        numbers = not (is_a.is_string(kind.value_type) or is_a.is_large_string(kind.value_type))
-        text = column.cast(kind.value_type).cast(pa.string()).to_pandas().astype("str")
-        return text.astype("category") if numbers else text  # numbers that were declared to be names
+        return _series(name, column.cast(kind.value_type))
     if is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind):
         return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
     if is_a.is_boolean(kind):
