@@ -197,7 +197,9 @@ def _show(options: argparse.Namespace) -> int:
 
 def _result(options: argparse.Namespace, words: dict[str, Any], lines: list[str]) -> None:
     if options.json:
-        print(json.dumps(words, ensure_ascii=True, allow_nan=False))
+        from nearexact.tables.summary import plain
+
+        print(json.dumps(plain(words), allow_nan=False))
     elif not options.quiet:
         print("\n".join(lines))
 

@@ -88,8 +88,8 @@ class Summary:
     tried: tuple[Trial, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """In words that JSON has: what is infinite or no number becomes null."""
-        words: dict[str, Any] = _plain(asdict(self))
+        """In words that JSON has."""
+        words: dict[str, Any] = plain(asdict(self))
         return words
 
 
@@ -206,11 +206,12 @@ def _lengthscales(kernel: Kernel, d: int) -> FloatArray:
     return np.min(found, axis=0) if found else np.full(d, np.inf)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """In words that JSON has: what is infinite or no number becomes null."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, (float, np.floating)):
         return float(value) if math.isfinite(value) else None
     return value

@@ -1,0 +1,151 @@
+"""A table as inputs: the recipe is kept, done again, and says what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearexact.tables.reading import open_table
+from nearexact.tables.recipe import Prepared, Recipe, Split, prepare, training_rows
+
+FRAME = pd.DataFrame(
+    {
+        "age": ["1", "2", None, "4", "5", "6", "7", "8"],
+        "city": ["a", "b", "c", "a", None, "b", "c", "c"],
+        "when": pd.date_range("2020-01-01", periods=8).astype(str),
+        "y": ["1.5", "2", "3", "4", "5", None, "7", "8"],
+        "empty": [None] * 8,
+        "same": ["x"] * 8,
+    }
+)
+
+
+def file_of(tmp_path: Path, frame: pd.DataFrame = FRAME, name: str = "t.csv") -> Path:
+    frame.to_csv(tmp_path / name, index=False)
+    return tmp_path / name
+
+
+def prepared(tmp_path: Path, frame: pd.DataFrame = FRAME, **options: object) -> Prepared:
+    return prepare(open_table(file_of(tmp_path, frame), wanted={"y"}), "y", **options)  # type: ignore[arg-type]
+
+
+def test_missing_values_are_an_error_that_counts_them(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"missing values in 'age' \(1\), 'city' \(1\), 'y' \(1\): pass --missing drop"
+    ):
+        prepared(tmp_path)
+
+
+def test_rows_with_missing_values_dropped(tmp_path: Path) -> None:
+    table = prepared(tmp_path, missing="drop", split=Split(0.0))
+    assert table.y_train.tolist() == [1.5, 2.0, 4.0, 7.0, 8.0]
+    assert not len(table.y_test)
+    assert set(table.notes) == {
+        "dropped 1 rows without a target",
+        "dropped 2 rows with missing values",
+        "left out 'empty': empty",
+        "left out 'same': constant",
+    }
+
+
+def test_missing_values_filled_from_the_rows_to_train_on(tmp_path: Path) -> None:
+    table = prepared(tmp_path, missing="median", split=Split(0.3, seed=1))
+    names = table.recipe.names
+    known = table.train[:, names.index("age")]
+    train = Split(0.3, seed=1).rows(7)[0]
+    ages = FRAME["age"][FRAME["y"].notna()].astype(float).to_numpy()[train]
+    np.testing.assert_array_equal(known, np.where(np.isnan(ages), np.nanmedian(ages), ages))
+    assert "filled in 1 cells of 'age', 1 cells of 'city'" in table.notes
+    assert len(table.y_train) + len(table.y_test) == 7  # a target is never made up
+
+
+def test_inputs_by_name_in_any_order(tmp_path: Path) -> None:
+    complete = FRAME.dropna(subset=["age", "city", "y"])
+    table = prepared(tmp_path, complete, split=Split(0.0))
+    recipe = Recipe.from_json(json.loads(json.dumps(table.recipe.to_json())))
+    assert recipe == table.recipe
+    assert recipe.inputs == ["age", "city=a", "city=b", "city=c", "when (days)"]
+    assert recipe.slices() == {"age": slice(0, 1), "city": slice(1, 4), "when": slice(4, 5)}
+    other = complete[["when", "age", "city"]].assign(more=1)
+    file = open_table(file_of(tmp_path, other, "other.csv"), wanted=recipe.names)
+    recipe.check_columns(file)
+    (piece,) = file.pieces(recipe.names)
+    np.testing.assert_array_equal(recipe.expand(recipe.values(piece, ".")), recipe.expand(table.train))
+    lacking = open_table(file_of(tmp_path, other[["when"]], "lacking.csv"))
+    with pytest.raises(ValueError, match=r"lacks columns 'age', 'city'; it has 'when'"):
+        recipe.check_columns(lacking)
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "message"),
+    [
+        ({"x": [1, 2, 3], "z": [1, 2, 3]}, {}, "has no column 'y'; it has 'x', 'z'"),
+        ({"y": [1, 2, 3]}, {}, "has no column to learn from besides the target 'y'"),
+        ({"x": [1, 1, 1], "y": [1, 2, 3]}, {}, r"besides the target 'y' \('x' is constant\)"),
+        ({"x": [1, 2, 3], "y": ["a", "b", "c"]}, {}, "column 'y' has 'a' in row 1, where a finite number is expected"),
+        ({"x": [1, 2], "y": [1, 2]}, {}, "at least 3 rows without missing values are needed, got 2"),
+        ({"x": [1, 2, 3], "y": [1, 2, 3]}, {"ignore": ["q"]}, "has no column 'q'"),
+        ({"x": [1, 2, 3], "y": [1, 2, 3]}, {"ignore": ["y"]}, "is the target and cannot be ignored"),
+        ({"x": [1, 2, 3], "y": [1, 2, 3]}, {"missing": "mean"}, "missing must be one of error, drop, median"),
+    ],
+)
+def test_tables_to_learn_nothing_from(
+    frame: dict[str, list[object]], options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepared(tmp_path, pd.DataFrame(frame), **options)
+
+
+def test_a_column_that_numbers_the_rows_is_no_input(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=20), "y": rng.normal(size=20)})
+    frame.to_csv(tmp_path / "t.csv")  # with pandas' index as a column without a name
+    table = prepare(open_table(tmp_path / "t.csv"), "y")
+    assert table.recipe.names == ["x"]
+    assert table.recipe.left_out == {"column 1": "has no name and numbers the rows"}
+
+
+@pytest.mark.parametrize("missing", ["drop", "median"])
+def test_the_rows_that_were_trained_on_are_found_again(missing: str, tmp_path: Path) -> None:
+    table = prepared(tmp_path, missing=missing, split=Split(0.3, seed=4))
+    file = open_table(tmp_path / "t.csv", wanted={"y"})
+    values, y = training_rows(file, table.recipe, len(table.y_train))
+    np.testing.assert_array_equal(values, table.train)
+    np.testing.assert_array_equal(y, table.y_train)
+    with pytest.raises(ValueError, match="is not the file that the model was fitted to"):
+        training_rows(file, table.recipe, 100)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.001, 0.15, 0.5, 0.999])
+@pytest.mark.parametrize("n", [3, 10, 101])
+def test_a_split_keeps_every_row_once(fraction: float, n: int) -> None:
+    train, test = Split(fraction, seed=3).rows(n)
+    assert sorted([*train, *test]) == list(range(n))
+    assert len(train) >= 2
+    assert (len(test) > 0) == (fraction > 0.0)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
+def test_shares_that_are_none(fraction: float) -> None:
+    with pytest.raises(ValueError, match="the test fraction must be from 0"):
+        Split(fraction)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        None,
+        [],
+        {"target": "y", "columns": [], "missing": "error", "left_out": {}, "split": {}},
+        {"target": "y", "columns": [{"name": "x", "kind": "magic"}], "missing": "error", "left_out": {}, "split": {}},
+        {"target": "y", "columns": [{"name": 3}], "missing": "error", "left_out": {}, "split": {}},
+    ],
+)
+def test_damaged_recipes_are_refused(words: object) -> None:
+    with pytest.raises(ValueError, match="the model's recipe for columns is damaged"):
+        Recipe.from_json(words)
