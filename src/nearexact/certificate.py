@@ -14,6 +14,7 @@ from typing import Literal
 
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.starts import explains_nothing
+from nearexact.notebook import certificate_html
 
 Verdict = Literal["certified", "converged", "not reached", "no better than noise"]
 NEAR_EXACT = ("certified", "converged")
@@ -96,6 +97,9 @@ class Certificate:
                 f"  cost                     {cost}",
             ]
         )
+
+    def _repr_html_(self) -> str:
+        return certificate_html(self)
 
 
 def judge(

@@ -39,6 +39,7 @@ from nearexact.gp.training import Training
 from nearexact.kernels import Kernel, SquaredExponential
 from nearexact.kernels.base import FloatArray
 from nearexact.limits import parse_bytes, parse_seconds
+from nearexact.notebook import estimator_html
 from nearexact.progress import bracket_display, progress_display
 from nearexact.scaling import Scaling
 
@@ -139,6 +140,15 @@ class _Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         """Write the fitted estimator to one file, from which `nearexact.load` makes it again. Data are not in it."""
         check_is_fitted(self, "_posterior")
         persistence.save(self, path)
+
+    def _repr_html_inner(self) -> str:
+        """What notebooks show: scikit-learn's diagram, and before it what was learnt."""
+        diagram: str = super()._repr_html_inner()
+        return f"{estimator_html(self)}{diagram}" if hasattr(self, "certificate_") else diagram
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)
+        return {**bundle, "text/html": self._repr_html_inner()} if "text/html" in bundle else bundle
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 

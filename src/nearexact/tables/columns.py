@@ -104,7 +104,7 @@ class Column:
 
     def to_json(self) -> dict[str, Any]:
         """In words that JSON has."""
-        return asdict(self)
+        return {**asdict(self), "categories": list(self.categories), "cycles": list(self.cycles)}
 
     @staticmethod
     def from_json(words: dict[str, Any]) -> Column:
