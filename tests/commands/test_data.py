@@ -271,6 +271,7 @@ def damaged_files() -> st.SearchStrategy[bytes]:
 
 @given(content=damaged_files())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.filterwarnings("error")  # they would be lines too
 def test_no_file_gives_more_than_one_line_when_predicted(
     content: bytes, fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +293,7 @@ def test_no_file_gives_more_than_one_line_when_predicted(
 
 @given(content=damaged_files())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.filterwarnings("error")
 def test_no_file_gives_more_than_one_line_when_fitted(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

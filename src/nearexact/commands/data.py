@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,9 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
     from nearexact.limits import is_out_of_memory
 
     try:
-        return command(options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those that matter are in the summary, as notes
+            return command(options)
     except KeyboardInterrupt:
         print("nearexact: stopped; nothing was written", file=sys.stderr)
         return INTERRUPTED

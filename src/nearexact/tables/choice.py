@@ -131,7 +131,7 @@ def choose(
     final: list[Trial] = []
     for position, trial in enumerate(finalists[:FINALISTS]):
         left = (time_limit - contest.seconds()) / (FINALISTS - position)
-        again, _ = contest.attempt(trial.kernel, fitted[trial.kernel].kernel_, MORE_POINTS, left)
+        again, _ = contest.attempt(trial.kernel, fitted[trial.kernel].kernel_, MORE_POINTS, left, "second round")
         final.append(again)
     best = best_of([*first, *final], len(rows))
     return Choice(best.kernel, starts[best.kernel], (*first, *final), len(rows))
@@ -157,7 +157,9 @@ class _Contest:
         """Since the first trial."""
         return time.perf_counter() - self._started
 
-    def attempt(self, name: str, start: Kernel, m: int, time_limit: float) -> tuple[Trial, SGPRegressor | None]:
+    def attempt(
+        self, name: str, start: Kernel, m: int, time_limit: float, note: str = ""
+    ) -> tuple[Trial, SGPRegressor | None]:
         """Train from this start with up to m points; without a model if it fails or if there is no time."""
         begun = time.perf_counter()
         trial, model = Trial(name, -math.inf, 0, 0.0, "no time was left"), None
@@ -173,7 +175,7 @@ class _Contest:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ConvergenceWarning)  # few points are not meant to be enough
                     model.fit(self.X, self.y)
-                trial = _trial(name, model, begun)
+                trial = _trial(name, model, begun, note)
             except KeyboardInterrupt:
                 if hasattr(model, "certificate_"):  # better than nothing
                     self.on_trial(_trial(name, model, begun), model)
@@ -196,6 +198,6 @@ def best_of(trials: Sequence[Trial], n: int) -> Trial:
     return min(equals, key=lambda trial: (trial.m, trial.kernel.count("+"), -trial.bound))
 
 
-def _trial(name: str, model: SGPRegressor, begun: float) -> Trial:
+def _trial(name: str, model: SGPRegressor, begun: float, note: str = "") -> Trial:
     # The certificate's lower bound is the tightest that there is, and no looser than the ELBO.
-    return Trial(name, model.certificate_.lower, len(model.inducing_points_), time.perf_counter() - begun)
+    return Trial(name, model.certificate_.lower, len(model.inducing_points_), time.perf_counter() - begun, note)

@@ -156,6 +156,7 @@ class _Search:
         if model is None:
             self.on_event(f"  {trial.kernel:<22} {trial.note}")
             return
-        self.on_event(f"  {trial.kernel:<22} bound {trial.bound:12.1f}  M={trial.m:<4} {trial.seconds:6.1f} s")
+        figures = f"bound {trial.bound:12.1f}  M={trial.m:<4} {trial.seconds:6.1f} s"
+        self.on_event(f"  {trial.kernel:<22} {figures}  {trial.note}".rstrip())
         if self._best is None or trial.bound > self._best[0]:
             self._best = trial.bound, trial.kernel, model
