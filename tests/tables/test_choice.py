@@ -19,7 +19,7 @@ STATIONARY = ("se", "matern12", "matern32", "matern52")
 def test_a_step_takes_an_arc_cosine_kernel_and_few_points() -> None:
     """The paper's example: no stationary kernel is as good there, whatever M is, nor near exact with so few points."""
     X, y = datasets.find("step").load()
-    choice = choose(X, y, time_limit=20.0)
+    choice = choose(X, y, time_limit=15.0)
     assert choice.name.startswith("arccosine")
     model = SGPRegressor(choice.kernel, random_state=0).fit(X, y)
     assert model.certificate_.verdict == "certified"
@@ -34,9 +34,9 @@ def test_a_step_takes_an_arc_cosine_kernel_and_few_points() -> None:
 
 def test_a_linear_function_takes_a_linear_kernel() -> None:
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(150, 2))
-    y = X @ [1.0, -2.0] + 0.1 * rng.normal(size=150)
-    choice = choose(X, y, time_limit=20.0)
+    X = rng.normal(size=(80, 2))
+    y = X @ [1.0, -2.0] + 0.1 * rng.normal(size=80)
+    choice = choose(X, y, time_limit=8.0)
     trials = {trial.kernel: trial for trial in choice.trials}
     assert choice.name.endswith("+linear")
     assert trials[choice.name].bound > max(trials[name].bound for name in STATIONARY)

@@ -61,6 +61,7 @@ def test_a_summary_in_words_and_in_json(fitted: Fitted) -> None:
     words = fitted.summary.to_json()
     assert json.loads(json.dumps(words, allow_nan=False)) == words
     text = "\n".join(summary_lines(words))
+    assert str(fitted.summary) == text
     for part in ("RMSE", "nearexact", "linear", "mean", "coverage", fitted.summary.verdict, "wavy 1.00", "repaired"):
         assert part in text
     assert fitted.model.recipe_["summary"] == words

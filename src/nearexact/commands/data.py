@@ -140,7 +140,11 @@ def _fit(options: argparse.Namespace) -> int:
         print(f"nearexact: stopped; the best model so far, M={fitted.summary.m}, is in {output}", file=sys.stderr)
         return INTERRUPTED
     if report is not None:
-        fitted.write_page(report)
+        try:
+            fitted.write_page(report)
+        except KeyboardInterrupt:
+            print(f"nearexact: stopped before the page; the model is in {output}", file=sys.stderr)
+            return INTERRUPTED
     from nearexact.tables.text import summary_lines
 
     words = {**fitted.summary.to_json(), "model": str(output), "report": None if report is None else str(report)}

@@ -88,8 +88,8 @@ def as_text(cells: pd.Series) -> pd.Series:
     if is_text(cells):
         return cleaned(cells)
     if pd.api.types.is_float_dtype(cells.dtype):
-        return cells.map(lambda value: f"{value:.15g}", na_action="ignore").astype("str")
-    return cells.astype("str").where(cells.notna())
+        return cleaned(cells.map("{:.15g}".format).astype("str"))  # NaN is one of the texts for a missing cell
+    return cleaned(cells.astype("str"))
 
 
 def date_format_of(text: pd.Series) -> str | tuple[str, str] | None:

@@ -113,7 +113,7 @@ def choose(
     that it wastes none.
     """
     rows = np.sort(np.random.default_rng(seed).permutation(len(y))[:FEW_ROWS])
-    contest = _Contest(pd.DataFrame(X).iloc[rows], np.asarray(y)[rows], time_limit, memory_limit, seed, on_trial)
+    contest = _Contest(pd.DataFrame(X).iloc[rows], np.asarray(y)[rows], memory_limit, seed, on_trial)
     origin = best_splits(contest.X.to_numpy(dtype=np.float64), contest.y)
     starts: dict[str, Kernel] = {}
     fitted: dict[str, SGPRegressor] = {}
@@ -144,13 +144,12 @@ class _Contest:
         self,
         X: pd.DataFrame,
         y: FloatArray,
-        time_limit: float,
         memory_limit: int | float | str | None,
         seed: int,
         on_trial: Callable[[Trial, SGPRegressor | None], None],
     ) -> None:
         self.X, self.y = X, y
-        self.time_limit, self.memory_limit, self.seed, self.on_trial = time_limit, memory_limit, seed, on_trial
+        self.memory_limit, self.seed, self.on_trial = memory_limit, seed, on_trial
         self._started = time.perf_counter()
 
     def seconds(self) -> float:

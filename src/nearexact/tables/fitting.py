@@ -20,6 +20,7 @@ from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import open_table
 from nearexact.tables.recipe import Missing, Prepared, Split, prepare
 from nearexact.tables.summary import Evaluation, Summary, evaluate, summarise
+from nearexact.tables.writing import check_output, completed
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,8 @@ class Fitted:
         """Write a self-contained HTML page about the fit."""
         from nearexact.tables.page import fit_page
 
-        Path(path).write_text(fit_page(self), encoding="utf-8")
+        with completed(check_output(path)) as temporary:
+            temporary.write_text(fit_page(self), encoding="utf-8")
 
 
 def fit(

@@ -179,7 +179,7 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
         return pd.Series(pd.DatetimeIndex(moments.to_pandas()))
     if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
         column.validate(full=True)  # bytes that are no text would be found by whoever looks at them first
-        return column.to_pandas().astype("str")
+        return column.to_pandas()
     raise ValueError(f"column {name!r} holds {kind}: numbers, booleans, dates and text can be used; leave it out")
 
 

@@ -87,6 +87,11 @@ class Summary:
     notes: tuple[str, ...]
     tried: tuple[Trial, ...]
 
+    def __str__(self) -> str:
+        from nearexact.tables.text import summary_lines  # which is about models too
+
+        return "\n".join(summary_lines(self.to_json()))
+
     def to_json(self) -> dict[str, Any]:
         """In words that JSON has."""
         words: dict[str, Any] = plain(asdict(self))

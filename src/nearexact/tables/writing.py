@@ -28,21 +28,28 @@ def check_output(path: str | os.PathLike[str], suffixes: tuple[str, ...] = ()) -
 
 
 @contextmanager
-def table_writer(path: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
-    """A function that appends a table with this schema to the file."""
-    target = check_output(path, SUFFIXES).resolve()
+def completed(path: Path) -> Iterator[Path]:
+    """Another path to write to; what is there at the end takes its place at this one, unless something went wrong."""
+    target = path.resolve()  # what a link points to is replaced, not the link
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        with ExitStack() as stack:
-            writer: pq.ParquetWriter | pyarrow.csv.CSVWriter
-            if path.name.endswith(".parquet"):
-                writer = stack.enter_context(pq.ParquetWriter(temporary, schema))
-            else:
-                sink = stack.enter_context(pa.OSFile(str(temporary), "wb"))
-                if path.name.endswith(".gz"):
-                    sink = stack.enter_context(pa.CompressedOutputStream(sink, "gzip"))
-                writer = stack.enter_context(pyarrow.csv.CSVWriter(sink, schema))
-            yield writer.write_table
+        yield temporary
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def table_writer(path: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+    """A function that appends a table with this schema to the file."""
+    check_output(path, SUFFIXES)
+    with completed(path) as temporary, ExitStack() as stack:
+        writer: pq.ParquetWriter | pyarrow.csv.CSVWriter
+        if path.name.endswith(".parquet"):
+            writer = stack.enter_context(pq.ParquetWriter(temporary, schema))
+        else:
+            sink = stack.enter_context(pa.OSFile(str(temporary), "wb"))
+            if path.name.endswith(".gz"):
+                sink = stack.enter_context(pa.CompressedOutputStream(sink, "gzip"))
+            writer = stack.enter_context(pyarrow.csv.CSVWriter(sink, schema))
+        yield writer.write_table
