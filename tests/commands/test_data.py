@@ -6,6 +6,7 @@ import gzip
 import io
 import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -194,6 +195,17 @@ def test_all_rows_to_train_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "trained on: none were kept back" in (tmp_path / "f.html").read_text(encoding="utf-8")
     assert main(["certify", str(tmp_path / "m.nx"), str(tmp_path / "t.csv"), "--quiet"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_the_example_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "your-data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    houses(40).to_csv("houses.csv", index=False)
+    houses(5, seed=1).to_csv("new.csv", index=False)
+    exec(compile(block, "your-data.md", "exec"), {})
+    assert len(pd.read_parquet("out.parquet")) == 5
+    assert Path("fit.html").exists()
 
 
 # ---- messages and exit codes -----------------------------------------------------------------------------------------

@@ -192,12 +192,11 @@ def _certify(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from nearexact import load
-    from nearexact.tables.recipe import Recipe
+    from nearexact import load, tables
     from nearexact.tables.text import model_lines, model_words
 
     model = load(options.model)
-    recipe = Recipe.from_json(model.recipe_) if hasattr(model, "recipe_") else None
+    recipe = tables.recipe_of(model) if hasattr(model, "recipe_") else None
     _result(options, model_words(model, recipe), model_lines(model, recipe))
     return 0
 

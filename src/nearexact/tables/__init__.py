@@ -8,8 +8,19 @@ tables.predict("model.nx", "new.csv", "out.parquet")
 
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.fitting import Fitted, fit
-from nearexact.tables.predicting import Predicted, certify, load_with_recipe, predict
+from nearexact.tables.predicting import Predicted, certify, load_with_recipe, predict, recipe_of
 from nearexact.tables.recipe import Recipe
 from nearexact.tables.summary import Summary
 
-__all__ = ["Fitted", "Predicted", "Recipe", "Spelling", "Summary", "certify", "fit", "load_with_recipe", "predict"]
+__all__ = [
+    "Fitted",
+    "Predicted",
+    "Recipe",
+    "Spelling",
+    "Summary",
+    "certify",
+    "fit",
+    "load_with_recipe",
+    "predict",
+    "recipe_of",
+]

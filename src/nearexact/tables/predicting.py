@@ -42,13 +42,18 @@ def load_with_recipe(path: str | os.PathLike[str]) -> tuple[Model, Recipe]:
     model = load(path)
     if not hasattr(model, "recipe_"):
         raise ValueError(f"{os.fspath(path)!r} was not fitted to a file, so it does not say how columns become inputs")
+    return model, recipe_of(model)
+
+
+def recipe_of(model: Model) -> Recipe:
+    """How columns become inputs of a model that was fitted to a file."""
     recipe = Recipe.from_json(model.recipe_)
     if len(recipe.inputs) != model.n_features_in_:
         raise ValueError(
             f"the model's recipe for columns is damaged: it makes {len(recipe.inputs)} inputs for a model of"
             f" {model.n_features_in_}"
         )
-    return model, recipe
+    return recipe
 
 
 def predict(

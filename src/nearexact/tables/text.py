@@ -118,7 +118,10 @@ def model_lines(model: SGPRegressor | GPRegressor, recipe: Recipe | None) -> lis
     lines += [f"  {printable(column.name):<24}  {printable(column.description())}" for column in recipe.columns]
     lines += [f"  {printable(name):<24}  left out: {reason}" for name, reason in recipe.left_out.items()]
     if words["summary"]:
-        lines += ["", *summary_lines(words["summary"])]
+        try:
+            lines += ["", *summary_lines(words["summary"])]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything
+            raise ValueError(f"the model's summary is damaged: {type(error).__name__}: {error}") from error
     return lines
 
 
