@@ -203,7 +203,7 @@ def test_the_example_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     houses(40).to_csv("houses.csv", index=False)
     houses(5, seed=1).to_csv("new.csv", index=False)
-    exec(compile(block, "your-data.md", "exec"), {})
+    exec(compile(block.replace('"5m"', '"6s"'), "your-data.md", "exec"), {})
     assert len(pd.read_parquet("out.parquet")) == 5
     assert Path("fit.html").exists()
 

@@ -1,7 +1,7 @@
 """What came of a fit, in figures: errors next to simple predictors, coverage, certificate, relevance, repairs.
 
-Errors are in the units of the target. Relevance is how steeply the fitted function may change along a column, measured
-in standard deviations and relative to the most relevant one.
+Errors are in the units of the target. Relevance is how much the fitted kernel lets the function change when a column
+moves by one standard deviation, relative to the most relevant column.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from sklearn.metrics import root_mean_squared_error
 
 from nearexact.estimators import GPRegressor, SGPRegressor
 from nearexact.gp.linalg import Repairs
-from nearexact.kernels import Composite, Kernel
+from nearexact.kernels import Kernel
 from nearexact.kernels.base import FloatArray
 from nearexact.tables.choice import Choice, Trial
 from nearexact.tables.recipe import Prepared, Recipe
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 SHOWN_ROWS = 2000  # that were trained on, where none were kept back to test
+RELEVANCE_ROWS = 50  # at which it is looked how much the function may change
 LEAST_VARIANCE = 1e-20  # of a predictor's noise, relative to the target's own
 
 
@@ -127,7 +128,7 @@ def summarise(
         seconds=seconds,
         scores=tuple(scores(prepared, tested)) if tested else (),
         coverage=dict(zip(map(str, LEVELS), tested.coverage(), strict=True)) if tested else {},
-        relevance=tuple(relevances(model, recipe)),
+        relevance=tuple(relevances(model.kernel_, model._posterior.inducing_points.cpu().numpy(), recipe)),
         repairs=repairs(model),
         notes=(*prepared.notes, *notes),
         tried=choice.trials,
@@ -163,17 +164,17 @@ def scores(prepared: Prepared, evaluation: Evaluation) -> list[Score]:
     ]
 
 
-def relevances(model: SGPRegressor | GPRegressor, recipe: Recipe) -> list[Relevance]:
-    """Columns by relevance, the most relevant first."""
+def relevances(kernel: Kernel, rows: FloatArray, recipe: Recipe) -> list[Relevance]:
+    """Columns by relevance, the most relevant first; rows are some standardised inputs, [n, D]."""
     d = len(recipe.inputs)
-    slopes, lengthscales = np.sqrt(_squared_slopes(model.kernel_, d)), _lengthscales(model.kernel_, d)
+    changes, lengthscales = _expected_changes(kernel, rows[:RELEVANCE_ROWS]), _lengthscales(kernel, d)
     found = []
     for name, inputs in recipe.slices().items():
         shortest = float(lengthscales[inputs].min())
-        found.append((float(slopes[inputs].max()), name, shortest if math.isfinite(shortest) else None))
-    steepest = max(slope for slope, _, _ in found) or 1.0
+        found.append((float(changes[inputs].max()), name, shortest if math.isfinite(shortest) else None))
+    largest = max(change for change, _, _ in found) or 1.0
     ranked = sorted(found, key=lambda entry: -entry[0])
-    return [Relevance(name, slope / steepest, lengthscale) for slope, name, lengthscale in ranked]
+    return [Relevance(name, change / largest, lengthscale) for change, name, lengthscale in ranked]
 
 
 def repairs(model: SGPRegressor | GPRegressor) -> dict[str, float]:
@@ -185,23 +186,18 @@ def repairs(model: SGPRegressor | GPRegressor) -> dict[str, float]:
     }
 
 
-def _squared_slopes(kernel: Kernel, d: int) -> FloatArray:
-    """How steep draws from the kernel are along each input, up to a factor: variance over squared lengthscale, [D].
+def _expected_changes(kernel: Kernel, rows: FloatArray) -> FloatArray:
+    """How much a draw from the kernel changes when an input moves by a standard deviation, root mean square: [D].
 
-    For inner products that is their weight; the slopes of independent terms add up.
+    E(f(x′) − f(x))² = k(x, x) + k(x′, x′) − 2k(x, x′). With a short lengthscale that is √2 times the signal's standard
+    deviation and no more; with a long one it falls like its inverse.
     """
-    if isinstance(kernel, Composite):
-        return np.asarray(np.sum([_squared_slopes(part, d) for part in kernel.parts], axis=0))
-    values = kernel.parameters
-    variance = values.get("variance", np.float64(1.0))
-    if "lengthscales" in values:
-        return np.broadcast_to(variance / values["lengthscales"] ** 2, d)
-    if "weight_variances" in values:  # relative to the norm of a typical input, which the angle is measured against
-        weights = np.broadcast_to(values["weight_variances"], d)
-        return np.asarray(variance * weights / (weights.sum() + values["bias_variance"]))
-    if "variances" in values:
-        return np.broadcast_to(values["variances"], d)
-    return np.zeros(d)
+    changes = np.empty(rows.shape[1])
+    for i in range(len(changes)):
+        moved = rows + (np.arange(len(changes)) == i)
+        squares = kernel.diag(rows) + kernel.diag(moved) - 2.0 * np.diagonal(kernel(rows, moved))
+        changes[i] = math.sqrt(max(float(squares.mean()), 0.0))
+    return changes
 
 
 def _lengthscales(kernel: Kernel, d: int) -> FloatArray:
