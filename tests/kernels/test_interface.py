@@ -58,8 +58,19 @@ def test_equal_means_same_formula_and_same_values() -> None:
     assert SquaredExponential(2.0) == SquaredExponential(2.0)
     assert SquaredExponential() != Matern12()
     assert ArcCosine(0) != ArcCosine(1)
+    assert ArcCosine(origin=1) == ArcCosine(origin=1.0) != ArcCosine()
+    assert ArcCosine(origin=np.array([1.0, 2.0])) == ArcCosine(origin=(1.0, 2.0))
     assert Linear() + Matern12() != Linear() * Matern12()
     assert SquaredExponential(2.0) != SquaredExponential([2.0, 2.0])
+
+
+def test_another_origin_is_a_shift_of_the_inputs() -> None:
+    X, Z = np.random.default_rng(0).normal(size=(2, 7, 3))
+    origin = [0.5, -2.0, 1.0]
+    for order in (0, 1, 2):
+        np.testing.assert_allclose(
+            ArcCosine(order, origin=origin)(X, Z), ArcCosine(order)(X - origin, Z - origin), rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -72,6 +83,9 @@ def test_equal_means_same_formula_and_same_values() -> None:
         (lambda: SquaredExponential([[1.0]]), "lengthscales must be a number or one number per input"),
         (lambda: SquaredExponential([]), "got shape \\(0,\\)"),
         (lambda: ArcCosine(3), "order must be 0, 1 or 2, got 3"),
+        (lambda: ArcCosine(origin=[0.0, np.inf]), "origin must be a finite number or one per input"),
+        (lambda: ArcCosine(origin="here"), "origin must be a number or one per input, got 'here'"),
+        (lambda: ArcCosine(origin=[1.0, 2.0])(np.ones((3, 3))), "origin has 2 values, but the inputs have 3 columns"),
         (lambda: Linear().with_parameters({"variance": 1.0}), "has the parameters .*'variances'.*got \\['variance'\\]"),
         (lambda: (Linear() + Linear()).with_parameters({"2.variances": 1.0}), "got \\['2.variances'\\]"),
         (lambda: SquaredExponential([1.0, 2.0])(np.ones((3, 3))), "lengthscales has 2 values.*3 columns"),
