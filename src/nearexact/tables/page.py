@@ -101,7 +101,7 @@ def _calibration(evaluation: Evaluation) -> dict[str, Any]:
         _line([0.0, 1.0], [0.0, 1.0], "ideal", GREY, dash=True),
         _line(levels, evaluation.coverage(levels), "observed", BLUE),
     ]
-    form = {"tickformat": ".0%", "range": [0, 1]}
+    form = {"tickformat": ".0%", "range": [0, 1.03], "tickvals": [0, 0.25, 0.5, 0.75, 1]}
     return _figure(
         traces,
         {"title": {"text": "level of the predictive interval"}, **form},
@@ -118,7 +118,7 @@ def _residuals(evaluation: Evaluation, target: str) -> dict[str, Any]:
     return _figure(
         [*edges, _points(mean, residuals)],
         {"title": {"text": f"predicted {_text(target)}"}},
-        {"title": {"text": "residual / predicted standard deviation"}},
+        {"title": {"text": "residual / predicted std"}},
     )
 
 
