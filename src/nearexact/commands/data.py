@@ -176,13 +176,15 @@ def _certify(options: argparse.Namespace) -> int:
     from nearexact import tables
     from nearexact.tables.text import certificate_line
 
-    certificate = tables.certify(
-        options.model,
-        options.data,
-        cg_iterations=options.cg_iterations,
-        time_limit=options.time_limit,
-        spelling=_spelling(options),
-    )
+    with redirect_stdout(sys.stderr):
+        certificate = tables.certify(
+            options.model,
+            options.data,
+            cg_iterations=options.cg_iterations,
+            time_limit=options.time_limit,
+            spelling=_spelling(options),
+            progress=not options.quiet,
+        )
     words = {
         name: getattr(certificate, name) for name in ("verdict", "lower", "upper", "gap_per_point", "kl_bound", "n")
     }

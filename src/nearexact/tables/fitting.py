@@ -91,6 +91,7 @@ def fit(
     model, choice, interrupted = search.run(kernel)
     evaluation = None if interrupted else evaluate(model, prepared)
     summary = summarise(model, prepared, choice, evaluation, search.seconds(), search.notes)
+    model.set_params(progress=False)  # whoever loads it decides anew
     model.recipe_ = {**recipe.to_json(), "summary": summary.to_json()}
     return Fitted(model, prepared, choice, evaluation, summary, interrupted)
 

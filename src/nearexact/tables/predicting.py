@@ -98,11 +98,13 @@ def certify(
     cg_iterations: int | None = None,
     time_limit: float | str | None = None,
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
+    progress: bool = False,
 ) -> Certificate:
     """Bounds on the exact log marginal likelihood, from the file that the model was fitted to."""
     estimator, recipe = model if isinstance(model, tuple) else load_with_recipe(model)
     file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target])
     values, y = training_rows(file, recipe, estimator.certificate_.n)
+    estimator.set_params(progress=progress)
     return estimator.certify(recipe.frame(values), y, cg_iterations=cg_iterations, time_limit=time_limit)
 
 
