@@ -177,8 +177,9 @@ def _bench_export(options: argparse.Namespace) -> int:
 
     frame = load(options.results)
     if options.output.suffix == ".parquet":
-        # A column of Parquet has one type; what methods add may differ from one to the next.
-        mixed = [name for name in frame.columns if frame[name].dropna().map(type).nunique() > 1]
+        # A column of Parquet has one type; what methods add may differ from one to the next, or be nested.
+        types = {name: set(frame[name].dropna().map(type)) for name in frame.columns}
+        mixed = [name for name, found in types.items() if len(found) > 1 or found & {dict, list}]
         frame.astype(dict.fromkeys(mixed, "string")).to_parquet(options.output)
     elif options.output.suffix == ".csv":
         frame.to_csv(options.output, index=False)
@@ -202,12 +203,13 @@ def _bench_fidelity(options: argparse.Namespace) -> int:
             print(f"not compared: {one}", file=sys.stderr)
             continue
         found.append(one)
+        fidelity.write(options.results, found)  # as they come
         numbers = [f"{value:.3g}" for value in (one.kl, one.lml_difference, one.nlpd, one.nlpd_exact)]
         table.add_row(one.dataset, one.method, str(one.seed), *numbers, one.diagnosis)
     if not found:
         raise ValueError(f"nothing in {options.results} can be compared with the exact GP")
     Console().print(table)
-    print(fidelity.write(options.results, found))
+    print(options.results / fidelity.FILE)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import ExitStack
+from typing import Any
 
 import linear_operator
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from nearexact.bench import methods
 from nearexact.bench.datasets import load_split
 from nearexact.bench.methods import itergp
+from nearexact.bench.protocol import BudgetExhausted
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
 from tests.bench.test_methods import Notes, task
@@ -76,9 +78,46 @@ def test_a_run_tells_how_its_solves_went_and_what_the_exact_likelihood_is() -> N
     last = notes.calls[-1]
     assert last["milestone"]
     assert last["cg_iterations"] > 5
-    assert 0.0 < last["cg_residual"] < 0.1
+    assert 0.0 < last["cg_residual"]() < 0.1
     assert last["elbo"] == pytest.approx(last["exact_lml"](), rel=0.02)
     assert last["flops"] >= 2.0 * 375**2 * last["cg_iterations"] * 11
+
+
+def test_looking_is_not_counted_as_training() -> None:
+    counted = []
+    for looks in (False, True):
+        notes = Notes(most=4)
+        report = notes.__call__
+
+        def look(predict: Any, **given: Any) -> None:
+            if looks:  # noqa: B023
+                predict(load_split("diabetes", 0).X_test)
+                given["cg_residual"]()
+            report(predict, **given)  # noqa: B023
+
+        with pytest.raises(BudgetExhausted):
+            methods.create("itergp").run(task(), look)
+        counted.append([call["flops"] for call in notes.calls])
+    assert counted[0] == counted[1]
+
+
+@pytest.mark.parametrize("name", ["itergp", "svgp", "sgpr", "gpr"])
+def test_nothing_is_imported_on_the_clock(name: str) -> None:
+    script = f"""
+import sys
+from nearexact.bench import methods
+from nearexact.bench.protocol import BudgetExhausted
+from tests.bench.test_methods import Notes, task
+method, problem = methods.create({name!r}), task()
+getattr(method, "prepare", lambda: None)()
+before = set(sys.modules)
+try:
+    method.run(problem, Notes(most=1))
+except BudgetExhausted:
+    print(len(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 20
 
 
 def test_settings_are_options_and_unknown_ones_are_refused() -> None:

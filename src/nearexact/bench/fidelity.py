@@ -24,7 +24,7 @@ from nearexact.bench.metrics import nlpd, rmse
 from nearexact.bench.protocol import Task
 from nearexact.bench.store import RunFolder
 from nearexact.certificate import CERTIFIED_GAP
-from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError
+from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, minimise
 from nearexact.gp.exact_training import exact_memory
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import FloatArray
@@ -32,6 +32,7 @@ from nearexact.limits import is_out_of_memory, memory_budget
 
 logger = logging.getLogger(__name__)
 
+CPU = torch.device("cpu")
 FILE = "fidelity.json"
 JOINT_POINTS = 200  # test points of the joint comparison
 SAME_POSTERIOR = 0.05  # nats of KL for each test point, in the mean, up to which two posteriors count as the same
@@ -86,8 +87,8 @@ def compare(
 ) -> Iterator[Fidelity | str]:
     """All runs below a folder whose traces name their hyperparameters; a sentence for each that cannot be compared.
 
-    θ_e is that of the `gpr` run of the same split if there is one, else the exact GP is trained here, for at most
-    `time_limit` seconds.
+    θ_e is that of the `gpr` run of the same split if it was done; one that was cut short is continued here, and without
+    one the exact GP is trained here, for at most `time_limit` seconds.
     """
     by_split: dict[tuple[str, int], list[RunFolder]] = {}
     for run in store.runs(results):
@@ -113,48 +114,68 @@ def write(results: Path, found: list[Fidelity]) -> Path:
 def _compare_split(
     dataset: str, seed: int, runs: list[RunFolder], memory_limit: int | float | str | None, time_limit: float
 ) -> Iterator[Fidelity | str]:
+    specs = {run: run.read()["spec"] for run in runs}
     models = {run: model for run in runs if (model := _last_model(run)) is not None}
-    others = {run: model for run, model in models.items() if run.read()["spec"]["method"] != "gpr"}
+    others = {run: model for run, model in models.items() if specs[run]["method"] != "gpr"}
     for run in runs:
-        if run not in models and run.read()["spec"]["method"] not in ("mean", "linear"):
+        if run not in models and specs[run]["method"] not in ("mean", "linear"):
             yield f"{run.path}: no predictions with lengthscales, variance and noise_variance are kept"
     if not others:
         return
     data = datasets.load_split(dataset, seed)
-    n = len(data.y_train)
-    needed, free = exact_memory(SquaredExponential(), n), memory_budget(memory_limit, torch.device("cpu"))
+    needed, free = exact_memory(SquaredExponential(), len(data.y_train)), memory_budget(memory_limit, CPU)
     if needed > free:
         raise MemoryError(f"the exact GP needs {needed / 1e9:.3g} GB, there are {free / 1e9:.3g} GB")
     exact = ExactObjective(SquaredExponential(), 0.01, data.X_train, data.y_train)
-    reference = next((model for run, model in models.items() if run not in others), None)
-    kernel_e, noise_e = (reference.kernel, reference.noise_variance) if reference else _train(data, free, time_limit)
+    of_gpr = next(((run, model) for run, model in models.items() if run not in others), None)
+    kernel_e, noise_e = _optimum(data, of_gpr, free, time_limit)
     posterior_e = exact.factorise(kernel_e, noise_e)
-    lml_e, at_e = posterior_e.lml, _latent(posterior_e, data.X_test)
+    reference = _Reference(data, kernel_e, noise_e, posterior_e.lml, _latent(posterior_e, data.X_test))
     del posterior_e  # an [N, N] array
+    threads, budget = torch.get_num_threads(), math.inf
+    task = Task(dataset, data.X_train, data.y_train, len(data.y_test), seed, budget, int(free), "cpu", threads)
     for run, model in others.items():
-        spec = run.read()["spec"]
-        threads, budget = torch.get_num_threads(), math.inf
-        task = Task(dataset, data.X_train, data.y_train, len(data.y_test), seed, budget, int(free), "cpu", threads)
-        rebuilt_e = _rebuilt(spec, task, kernel_e, noise_e, model.m)
-        approximation_e = _latent(rebuilt_e, data.X_test) if rebuilt_e is not None else None
-        rebuilt_a = _rebuilt(spec, task, model.kernel, model.noise_variance, model.m)
         try:
-            posterior_a = exact.factorise(model.kernel, model.noise_variance)
-        except NumericalError as error:
-            yield f"{run.path}: the exact GP cannot be computed at its hyperparameters: {error}"
-            continue
-        exact_a = _latent(posterior_a, data.X_test)
-        yield _judge(
-            spec, n, data.y_test, model.predictions, exact_a, approximation_e, at_e,
-            lml=posterior_a.lml, lml_e=lml_e, joint_kl=_joint_kl(rebuilt_a, posterior_a, data.X_test),
-        )  # fmt: skip
-        del posterior_a
+            yield _compare_run(specs[run], task, model, reference, exact)
+        except Exception as error:  # a plug-in's mistake, or parameters at which nothing can be computed
+            yield f"{run.path}: {type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """The exact GP at its own optimum."""
+
+    data: datasets.Split
+    kernel: Any
+    noise_variance: float
+    lml: float
+    latent: Gaussian
+
+
+def _compare_run(
+    spec: dict[str, Any], task: Task, model: _Model, reference: _Reference, exact: ExactObjective
+) -> Fidelity:
+    data = reference.data
+    rebuilt_e = _rebuilt(spec, task, reference.kernel, reference.noise_variance, model.m)
+    approximation_e = _latent(rebuilt_e, data.X_test) if rebuilt_e is not None else None
+    rebuilt_a = _rebuilt(spec, task, model.kernel, model.noise_variance, model.m)
+    posterior_a = exact.factorise(model.kernel, model.noise_variance)
+    return _judge(
+        spec,
+        data,
+        model.predictions,
+        _latent(posterior_a, data.X_test),
+        approximation_e,
+        reference.latent,
+        lml=posterior_a.lml,
+        lml_e=reference.lml,
+        joint_kl=_joint_kl(rebuilt_a, posterior_a, data.X_test),
+    )
 
 
 def _judge(
     spec: dict[str, Any],
-    n: int,
-    y_test: FloatArray,
+    data: datasets.Split,
     approximation: Gaussian,
     exact: Gaussian,
     approximation_e: Gaussian | None,
@@ -164,7 +185,8 @@ def _judge(
     lml_e: float,
     joint_kl: float,
 ) -> Fidelity:
-    kl, difference = marginal_kl(approximation, exact), (lml - lml_e) / n
+    y_test = data.y_test
+    kl, difference = marginal_kl(approximation, exact), (lml - lml_e) / len(data.y_train)
     scores = {"nlpd": approximation, "nlpd_exact": exact, "nlpd_exact_at_exact": exact_e}
     densities = {name: nlpd(y_test, g.mean, g.variance + g.noise_variance) for name, g in scores.items()}
     errors = {name.replace("nlpd", "rmse"): rmse(y_test, g.mean) for name, g in scores.items()}
@@ -245,26 +267,41 @@ class _Model:
     kernel: SquaredExponential
     noise_variance: float
     m: int | None
+    elbo: float
+    milestone: bool
     predictions: Gaussian
 
 
 def _last_model(run: RunFolder) -> _Model | None:
-    """The last point that has hyperparameters and predictions."""
-    for number, point in reversed(list(enumerate(run.points()[0]))):
-        info = point.get("info", {})
-        path = run.path / store.PREDICTIONS / f"{number}.npz"
-        if not path.exists() or not {"lengthscales", "variance", "noise_variance"} <= info.keys():
-            continue
-        try:
-            kernel, noise = SquaredExponential(info["lengthscales"], info["variance"]), float(info["noise_variance"])
-            with np.load(path) as saved:
-                mean, variance = saved["mean"], saved["variance"]
-        except (OSError, ValueError, KeyError):
-            continue
-        latent = np.maximum(variance - noise, LEAST_VARIANCE * info["variance"])
-        m = int(point["m"]) if point.get("m") is not None else None
-        return _Model(kernel, noise, m, Gaussian(mean, latent, noise))
-    return None
+    """The last milestone, or what the budget ended with if its likelihood is no lower: M may just have grown then."""
+    models = [model for number, point in enumerate(run.points()[0]) if (model := _kept(run, number, point))]
+    milestones = [model for model in models if model.milestone]
+    if not milestones or models[-1].elbo >= milestones[-1].elbo:
+        return models[-1] if models else None
+    return milestones[-1]
+
+
+def _kept(run: RunFolder, number: int, point: dict[str, Any]) -> _Model | None:
+    """What there is of a point of the trace, if it has predictions and hyperparameters."""
+    path, info = run.path / store.PREDICTIONS / f"{number}.npz", point.get("info", {})
+    if not path.exists() or not {"lengthscales", "variance", "noise_variance"} <= info.keys():
+        return None
+    try:
+        kernel, noise = SquaredExponential(info["lengthscales"], info["variance"]), float(info["noise_variance"])
+        with np.load(path) as saved:
+            mean, variance = saved["mean"], saved["variance"]
+        latent = np.maximum(variance - noise, LEAST_VARIANCE * float(info["variance"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    m, elbo = point.get("m"), point.get("elbo")
+    return _Model(
+        kernel,
+        noise,
+        None if m is None else int(m),
+        -math.inf if elbo is None else float(elbo),
+        bool(point.get("milestone")),
+        Gaussian(mean, latent, noise),
+    )
 
 
 def _latent(posterior: Any, X: FloatArray) -> Gaussian:
@@ -290,9 +327,19 @@ def _rebuilt(
         return None
 
 
-def _train(data: datasets.Split, memory: int, time_limit: float) -> tuple[Any, float]:
-    training = ExactTraining(
-        SquaredExponential(), data.X_train, data.y_train, memory_limit=memory, time_limit=time_limit
-    )
-    training.run()
-    return training.layout.unpack(training.best_theta)
+def _optimum(
+    data: datasets.Split, of_gpr: tuple[RunFolder, _Model] | None, memory: int, time_limit: float
+) -> tuple[Any, float]:
+    """Where the exact GP's own training ends: that of its run if it was done, else it is continued or made here."""
+    if of_gpr is None:
+        training = ExactTraining(
+            SquaredExponential(), data.X_train, data.y_train, memory_limit=memory, time_limit=time_limit
+        )
+        training.run()
+        return training.layout.unpack(training.best_theta)
+    run, model = of_gpr
+    if run.status() == store.FINISHED:
+        return model.kernel, model.noise_variance
+    objective = ExactObjective(model.kernel, model.noise_variance, data.X_train, data.y_train)
+    optimum = minimise(objective, objective.theta0, time_limit=time_limit)
+    return objective.layout.unpack(optimum.theta)

@@ -6,6 +6,7 @@ Every combination is a run of the harness in a folder of its own, so that the gr
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -107,6 +108,8 @@ class SVGPExperiment:
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> None:
         """Make the runs that are not done yet."""
+        for experiment in self.experiments.values():
+            experiment.check()  # before hours are spent on the first of them
         for name, experiment in self.experiments.items():
             run_sweep(experiment, on_event=lambda event, name=name: on_event(_named(event, name)))  # type: ignore[misc]
 
@@ -119,12 +122,15 @@ class SVGPExperiment:
             last = points[-1] if points else {}
             figures = {key: last.get(key) for key in ("elbo", "rmse", "nlpd", "elapsed")}
             rows.append({**asdict(setting), **figures, "status": folder.status()})
-        return pd.DataFrame(rows).sort_values("elbo", ascending=False, na_position="last", ignore_index=True)
+        table = pd.DataFrame(rows).assign(failed=lambda frame: frame["status"].isin(store.FAILED))
+        order = {"by": ["failed", "elbo"], "ascending": [True, False]}
+        return table.sort_values(**order, na_position="last", ignore_index=True).drop(columns="failed")
 
     def best(self) -> Setting:
         """The combination with the highest bound at its end; ValueError if none has one."""
         table = self.results()
-        if not len(table) or pd.isna(table["elbo"].iloc[0]):
+        table = table[~table["status"].isin(store.FAILED) & table["elbo"].notna()]
+        if not len(table):
             raise ValueError(f"no combination of the grid has a result in {self.out}")
         return Setting(**{part.name: table[part.name].iloc[0].item() for part in fields(Setting)})
 
@@ -148,33 +154,38 @@ class SVGPExperiment:
     def write(self) -> list[Path]:
         """The table and the figure; their paths."""
         table, best = self.results(), self.best()
+        centre = PUBLISHED_BEST if self.ablation_only and PUBLISHED_BEST in self.settings() else best
         paths = [self.out / name for name in ("svgp.csv", "svgp.pdf", "svgp.png")]
         table.to_csv(paths[0], index=False)
-        figure = self.figure(best)
+        figure = self.figure(centre)
         for path in paths[1:]:
             figure.savefig(path, dpi=200)
         return paths
 
-    def figure(self, best: Setting) -> Figure:
+    def figure(self, centre: Setting) -> Figure:
         """Four panels: −ELBO against training time, one setting changed at a time, and SGPR with as many points."""
         figure = Figure(figsize=(10.0, 7.0), layout="constrained")
-        reference = self.curve(REFERENCE)
-        groups = ablations(self.settings(), best)
+        reference, groups = self.curve(REFERENCE), ablations(self.settings(), centre)
         panels: Iterable[Axes] = figure.subplots(2, 2, sharex=True, sharey=True).flat
         for axes, (title, group) in zip(panels, groups.items(), strict=True):
             for setting in group:
                 curve = self.curve(setting.name)
-                label = ABLATIONS[title][1](setting) + (" (best)" if setting == best else "")
-                axes.plot(curve["elapsed"], curve["negative_elbo"], label=label, lw=2.0 if setting == best else 1.2)
-            axes.plot(reference["elapsed"], reference["negative_elbo"], "k--", label=f"SGPR, M = {self.inducing}")
+                label, width = ABLATIONS[title][1](setting), 2.0 if setting == centre else 1.2
+                axes.plot(curve["elapsed"], curve["negative_elbo"], label=label, lw=width)
+            label = f"SGPR, M = {self._inducing(REFERENCE)}"
+            axes.plot(reference["elapsed"], reference["negative_elbo"], "k--", label=label)
             axes.set(title=title, xscale="log")
             axes.set_yscale("symlog", linthresh=1000.0)
             axes.grid(alpha=0.3)
             axes.legend(fontsize="small")
         figure.supxlabel("training time (s)")
         figure.supylabel("negative ELBO (nats)")
-        figure.suptitle(f"SVGP on {self.dataset}, M = {self.inducing}, {self.steps} steps")
+        figure.suptitle(f"SVGP on {self.dataset}, M = {self._inducing(centre.name)}, {self.steps} steps")
         return figure
+
+    def _inducing(self, name: str) -> str:
+        """How many points a run had in the end: fewer than asked for where more would be copies."""
+        return f"{self._folder(name).last_point().get('m', math.nan):.0f}"
 
 
 def ablations(settings: Iterable[Setting], best: Setting) -> dict[str, list[Setting]]:

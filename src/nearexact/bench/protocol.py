@@ -60,7 +60,12 @@ class Report(Protocol):
 
 
 class Method(Protocol):
-    """A way to train a model. Made without arguments, or with the options that an experiment gives it."""
+    """A way to train a model. Made without arguments, or with the options that an experiment gives it.
+
+    It may have two methods more. `prepare()` is called before the clock starts, for imports that libraries put off
+    until they are first used. `at(task, kernel, noise_variance, m)` gives its posterior at given hyperparameters, an
+    object with `kernel`, `noise_variance` and `predict(X)`, for comparisons with the exact GP.
+    """
 
     name: str
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Recorder:
         self.points = 0
         self.spent = False
         self.write_error: OSError | None = None  # after which nothing more is accepted
+        self.memory = PeakMemory()
         self._due = FIRST_EVALUATION
         self._evaluating = self._last_evaluation = 0.0  # seconds of wall-clock time: all of them, the last one
 
@@ -54,8 +56,9 @@ class Recorder:
             if milestone or self.spent or (elapsed >= self._due and affordable):
                 begun = time.perf_counter()
                 numbers = {"m": m, "elbo": elbo, "upper_bound": upper_bound, "flops": info.pop("flops", None)}
-                known = {name: float(_now(value)) for name, value in numbers.items() if value is not None}
-                info = {name: _now(value) for name, value in info.items()}
+                with self.memory.uncounted():
+                    known = {name: float(_now(value)) for name, value in numbers.items() if value is not None}
+                    info = {name: _now(value) for name, value in info.items()}
                 self._record(predict, {"elapsed": elapsed, **known, "milestone": bool(milestone)}, info)
                 self._last_evaluation = time.perf_counter() - begun
                 self._evaluating += self._last_evaluation
@@ -75,7 +78,7 @@ class Recorder:
             point["nlpd"] = metrics.nlpd(self.y_test, mean, variance)
             for level in metrics.COVERAGE_LEVELS:
                 point[f"coverage_{level}"] = metrics.coverage(self.y_test, mean, variance, level)
-        point["peak_memory_mb"] = peak_memory_mb()
+        point["peak_memory_mb"] = self.memory.peak_mb()
         try:
             if point["milestone"] or self.spent:  # what a run ends with is kept too
                 self.folder.save_predictions(self.points, mean, variance)
@@ -98,6 +101,25 @@ def _vector(values: Any, name: str, n: int) -> FloatArray:
     if array.shape != (n,):
         raise ValueError(f"predict must return a {name} of shape ({n},), got {array.shape}")
     return array
+
+
+class PeakMemory:
+    """The most memory that this process has had resident, as far as it counts."""
+
+    def __init__(self) -> None:
+        self._earlier = 0.0  # before the system's own mark was set back
+
+    def peak_mb(self) -> float:
+        """The most so far."""
+        return max(self._earlier, peak_memory_mb())
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What is only for the record is no memory that the method needs. Only Linux can forget a peak."""
+        self._earlier = self.peak_mb()
+        yield
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_memory_mb() -> float:

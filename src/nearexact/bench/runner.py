@@ -70,7 +70,8 @@ def main() -> int:
         status, reason = store.ERROR, f"{type(error).__name__}: {error}"
         details = {"traceback": traceback.format_exc()}
     folder.sync()
-    folder.update(status=status, reason=reason, finished=time.time(), peak_memory_mb=peak_memory_mb(), **details)
+    details = {"peak_memory_mb": peak_memory_mb(), **details}
+    folder.update(status=status, reason=reason, finished=time.time(), **details)
     return 0
 
 
@@ -99,6 +100,8 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
             device=spec.device,
             threads=spec.threads,
         )
+        if hasattr(method, "prepare"):
+            method.prepare()  # imports, above all: they are no training
         synchronise = torch.cuda.synchronize if spec.device.startswith("cuda") else lambda: None
         clock = TrainingClock(synchronise=synchronise)
         recorder = Recorder(folder, data.X_test, data.y_test, spec.budget_seconds, clock)
@@ -109,6 +112,7 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
         details: dict[str, Any] = {
             "training_seconds": clock.elapsed(),
             "points": recorder.points,
+            "peak_memory_mb": recorder.memory.peak_mb(),
         }
         if not recorder.points:
             return store.ERROR, "the method returned without reporting anything", details

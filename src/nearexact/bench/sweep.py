@@ -47,6 +47,11 @@ class Experiment:
     jobs: int = 1
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # by method
 
+    def __post_init__(self) -> None:
+        for name, value in (("jobs", self.jobs), ("threads", 1 if self.threads is None else self.threads)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+
     def specs(self) -> list[RunSpec]:
         """The runs, data set by data set, so that a sweep that is stopped early has whole comparisons."""
         hard_limit = self.hard_limit_seconds or 5.0 * self.budget_seconds + 120.0
@@ -83,9 +88,6 @@ class Experiment:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as error:  # an unknown name, or no such device here
             raise ValueError(f"there is no device {self.device!r} to run on: {str(error).splitlines()[0]}") from error
-        for name, value in (("jobs", self.jobs), ("threads", self.threads or 1)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def read_experiment(path: Path) -> dict[str, Any]:

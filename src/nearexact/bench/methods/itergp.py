@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import gpytorch
@@ -57,6 +58,13 @@ class IterGP:
             raise ValueError(f"the settings are {sorted(SETTINGS)}, got {unknown}")
         self.noise_floor = noise_floor
         self.settings = {**SETTINGS, **changed}
+
+    def prepare(self) -> None:
+        """An estimate for next to nothing: GPyTorch imports much of what it needs at first use."""
+        X = torch.arange(4.0, dtype=torch.float64)[:, None]
+        kernel = SquaredExponential([1.0])
+        with self._settings():
+            _estimate(_Products(X, kernel, 10**6), kernel, START_NOISE, X[:, 0], seed=0)
 
     def run(self, task: Task, report: Report) -> None:
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
@@ -116,7 +124,7 @@ class IterGP:
                 noise_variance=noise_variance,
                 stored=products.stored,
                 exact_lml=_exact_lml(layout, at, task),
-                **products.last_solve,
+                **(products.last_solve.record() if products.last_solve else {}),
                 **more,
             )
 
@@ -155,7 +163,7 @@ def _predictor(products: _Products, kernel: Kernel, noise_variance: float, y: Te
 
     def predict(X: FloatArray) -> tuple[Tensor, Tensor]:
         inputs = torch.tensor(X, device=y.device)
-        with torch.no_grad(), linear_operator.settings.cg_tolerance(tolerance):
+        with products.off_the_record(), torch.no_grad(), linear_operator.settings.cg_tolerance(tolerance):
             leaves = [torch.tensor(value, device=y.device) for value in kernel.parameters.values()]
             K_hat = _covariance(products, kernel, [*leaves, y.new_tensor([noise_variance])], new=not weights)
             if not weights:
@@ -214,7 +222,7 @@ class _Products:
     K: Tensor | None = None  # [N, N]
     flops: float = 0.0
     count: int = 0
-    last_solve: dict[str, Any] = field(default_factory=dict)
+    last_solve: _Solve | None = None
 
     def __post_init__(self) -> None:
         self.centre = self.X.mean(0)
@@ -235,6 +243,13 @@ class _Products:
             for rows in row_chunks(n, chunk_rows(n)):
                 cross.values(self.features[rows], out=self.K[rows])
             self.K.diagonal().copy_(kernel.diagonal(self.features))
+
+    @contextmanager
+    def off_the_record(self) -> Iterator[None]:
+        """Work that is no training: it is not counted."""
+        flops = self.flops
+        yield
+        self.flops = flops
 
     def times(self, rhs: Tensor) -> Tensor:
         """K_XX rhs."""
@@ -307,14 +322,42 @@ class _Covariance(AddedDiagLinearOperator):  # type: ignore[misc]
         products: _Products = self._linear_op.products
         before = products.count
         result = super()._solve(rhs, preconditioner, num_tridiag=num_tridiag)
-        if num_tridiag:  # while training; y comes after the probe vectors
-            residuals = (rhs - self._matmul(result[0])).norm(dim=0) / rhs.norm(dim=0)
-            products.last_solve = {
-                "cg_iterations": products.count - before - 2,  # without the products for the first and last residual
-                "cg_residual": float(residuals[-1]),
-                "cg_residual_mean": float(residuals.mean()),
-            }
+        if num_tridiag:  # while training
+            iterations = products.count - before - 1  # without the product for the first residual
+            products.last_solve = _Solve(
+                products, products.kernel, float(self._diag_tensor._diag[0]), rhs, result[0], iterations
+            )
         return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Solve:
+    """The last solve of training, for the record."""
+
+    products: _Products
+    kernel: Kernel
+    noise_variance: float
+    rhs: Tensor  # the probe vectors, then y  [N, probes + 1]
+    solution: Tensor  # [N, probes + 1]
+    iterations: int
+
+    def record(self) -> dict[str, Any]:
+        """For the trace; the residuals take a product and are computed if the point is recorded."""
+        return {
+            "cg_iterations": self.iterations,
+            "cg_residual": lambda: float(self.residuals[-1]),
+            "cg_residual_mean": lambda: float(self.residuals.mean()),
+        }
+
+    @cached_property
+    def residuals(self) -> Tensor:
+        """Norms of what is left of each right-hand side, relative to its own."""
+        with self.products.off_the_record(), torch.no_grad():
+            if self.products.kernel is not self.kernel:
+                self.products.prepare(self.kernel)
+            left = self.rhs - self.products.times(self.solution) - self.noise_variance * self.solution
+        norms: Tensor = left.norm(dim=0) / self.rhs.norm(dim=0)
+        return norms
 
 
 def _covariance(products: _Products, kernel: Kernel, leaves: list[Tensor], *, new: bool = True) -> _Covariance:

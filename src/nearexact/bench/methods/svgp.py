@@ -49,6 +49,14 @@ class SVGP:
         self.num_inducing, self.batch_size, self.max_steps = num_inducing, batch_size, max_steps
         self.learning_rate, self.beta_1, self.beta_2, self.scheduler = learning_rate, beta_1, beta_2, scheduler
 
+    def prepare(self) -> None:
+        """A step on next to nothing: GPyTorch and torch's optimisers import much of what they need at first use."""
+        model = VariationalGP(torch.zeros(1, 1, dtype=torch.float64))
+        optimiser = torch.optim.Adam(model.parameters())
+        inputs = torch.zeros(2, 1, dtype=torch.float64)
+        (-model.elbo_per_point(inputs, inputs[:, 0], 2)).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+
     def run(self, task: Task, report: Report) -> None:
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
         n = len(y)
