@@ -127,3 +127,49 @@ def test_divergence_and_distance_are_those_of_gaussians(m_a: float, v_a: float, 
 )
 def test_every_case_has_its_words(figures: tuple[float, float, float, float], diagnosis: str) -> None:
     assert fidelity.diagnose(*figures) == diagnosis
+
+
+def cut_short(folder: RunFolder, elbo: float) -> None:
+    """Add what a budget may end with: the last model, with another likelihood, that is no milestone."""
+    points = folder.points()[0]
+    with np.load(folder.path / "predictions" / f"{len(points) - 1}.npz") as saved:
+        folder.save_predictions(len(points), saved["mean"] + 5.0, saved["variance"])
+    folder.append({**points[-1], "elbo": elbo, "milestone": False})
+
+
+def test_a_budget_that_ends_in_a_restart_does_not_count(tmp_path: Path) -> None:
+    folder = run_here(tmp_path, "sgpr", "step", max_inducing=20)
+    milestone = fidelity._last_model(folder)
+    assert milestone is not None
+    cut_short(folder, elbo=milestone.elbo - 1000.0)
+    assert fidelity._last_model(folder).elbo == milestone.elbo  # type: ignore[union-attr]
+    cut_short(folder, elbo=milestone.elbo + 1.0)
+    assert fidelity._last_model(folder).elbo == milestone.elbo + 1.0  # type: ignore[union-attr]
+
+
+def test_an_exact_gp_that_was_cut_short_is_continued(tmp_path: Path) -> None:
+    run_here(tmp_path, "sgpr", "step", max_inducing=50)
+    run = run_here(tmp_path, "gpr", "step")
+    points = run.points()[0]
+    (run.path / "trace.jsonl").unlink()
+    bad = {"lengthscales": [3.0], "variance": 1.0, "noise_variance": 0.5}
+    run.append({**points[-1], "info": bad})
+    run.save_predictions(0, np.zeros(30), np.ones(30))
+    run.update(status=store.BUDGET)
+    (one,) = fidelity.compare(tmp_path)
+    assert isinstance(one, Fidelity)
+    assert one.diagnosis == fidelity.FAITHFUL
+    assert one.lml_at_exact == pytest.approx(points[-1]["elbo"], abs=1.0)
+
+
+def test_a_plugin_that_fails_does_not_end_the_comparison(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(
+        "from nearexact.bench.methods.gpr import GPR\n\n"
+        "class Bad(GPR):\n    name = 'bad'\n    def at(self, task, kernel, noise_variance, m):\n        1 + 'x'\n"
+    )
+    results = tmp_path / "results"
+    run_here(results, f"{tmp_path / 'bad.py'}:Bad", "step")
+    run_here(results, "sgpr", "step", max_inducing=20)
+    bad, good = sorted(fidelity.compare(results), key=lambda one: isinstance(one, Fidelity))
+    assert "TypeError" in str(bad)
+    assert isinstance(good, Fidelity)

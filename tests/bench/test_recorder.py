@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,22 @@ def test_looking_on_the_way_takes_no_longer_than_training(tmp_path: Path) -> Non
     assert 2 <= len(times) <= 6  # 3 s of training, half a second for each; on time alone it would be over 20
     report(predict, milestone=True)
     assert len(RunFolder(tmp_path).points()[0]) == len(times) + 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can forget a peak of memory")
+def test_memory_for_the_record_is_not_counted(tmp_path: Path) -> None:
+    now = FakeTime()
+    report = recorder(tmp_path, now, budget=100.0)
+
+    def diagnose() -> float:
+        return float(np.ones(100_000_000 // 8 * 4).sum())  # 400 MB
+
+    for _ in range(2):
+        now.now += 1.0
+        report(constant(), milestone=True, detail=diagnose)
+    first, second = (point["peak_memory_mb"] for point in RunFolder(tmp_path).points()[0])
+    assert second < first + 100.0
+    used = np.ones(100_000_000 // 8 * 4)
+    now.now += 1.0
+    report(constant(used.mean() - 1.0), milestone=True)
+    assert RunFolder(tmp_path).points()[0][-1]["peak_memory_mb"] > second + 200.0
