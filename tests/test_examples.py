@@ -35,7 +35,7 @@ def test_demo_certifies_both_data_sets_and_draws_a_picture(tmp_path: Path) -> No
 def test_readme_code_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
         bounds = re.search(r"(-?[\d.]+) <= log marginal likelihood <= (-?[\d.]+)", capsys.readouterr().out)

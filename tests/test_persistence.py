@@ -270,3 +270,9 @@ def test_damaged_bytes_never_do_worse_than_a_value_error(
         nearexact.load(path)
     except ValueError as error:
         assert "damaged" in str(error)  # noqa: PT017
+
+
+def test_a_model_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    SGPRegressor(time_limit="5s", max_inducing=10).fit(X, Y).save(tmp_path / "model.nx")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "model.nx").stat().st_mode == (tmp_path / "other").stat().st_mode

@@ -81,9 +81,12 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     target = Path(path).resolve()  # what a link points to is replaced, not the link
     if not target.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {os.fspath(target.parent)!r} to save the model in")
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")  # with the permissions of any new file
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
+        temporary.touch()
+        permissions = temporary.stat().st_mode  # those of any new file, which safetensors does not keep
         save_file({name: array.detach().cpu().contiguous() for name, array in arrays.items()}, temporary, metadata)
+        temporary.chmod(permissions)
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)

@@ -17,7 +17,6 @@ import pandas as pd
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.tree import DecisionTreeRegressor
 
-from nearexact.certificate import CERTIFIED_GAP
 from nearexact.estimators import SGPRegressor
 from nearexact.gp.linalg import NumericalError
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, SquaredExponential
@@ -48,6 +47,7 @@ SHARE_OF_TIME = 0.3  # for the choice
 FIRST_ROUND = 0.6  # of that
 FEW_POINTS, MORE_POINTS = 50, 200  # in the first round and in the second
 FINALISTS = 4
+EQUAL_BOUNDS = 0.1  # nats: odds of 1.1 to 1
 FEW_ROWS = 5000  # a random part of larger data
 
 
@@ -133,7 +133,7 @@ def choose(
         left = (time_limit - contest.seconds()) / (FINALISTS - position)
         again, _ = contest.attempt(trial.kernel, fitted[trial.kernel].kernel_, MORE_POINTS, left, "second round")
         final.append(again)
-    best = best_of([*first, *final], len(rows))
+    best = best_of([*first, *final])
     return Choice(best.kernel, starts[best.kernel], (*first, *final), len(rows))
 
 
@@ -185,15 +185,12 @@ class _Contest:
         return trial, model
 
 
-def best_of(trials: Sequence[Trial], n: int) -> Trial:
-    """The trial with the best bound on n rows; among those that are as good, the one with the fewest points.
-
-    As good means what it means for a certificate: a difference that no data point would notice.
-    """
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """The trial with the best bound; among those that equal it for all that can be told, the one with fewest points."""
     highest = max(trial.bound for trial in trials)
     if not math.isfinite(highest):
         raise NumericalError(f"no kernel could be computed; the first one said: {trials[0].note}")
-    equals = [trial for trial in trials if trial.bound >= highest - CERTIFIED_GAP * n]
+    equals = [trial for trial in trials if trial.bound >= highest - EQUAL_BOUNDS]
     return min(equals, key=lambda trial: (trial.m, trial.kernel.count("+"), -trial.bound))
 
 
