@@ -16,10 +16,10 @@ from nearexact.bench.analysis import LML, NLPD, RMSE
 from tests.bench.synthetic import NOISE, N, points
 
 values = st.floats(-1e3, 1e3) | st.just(math.nan)
-runs = st.lists(st.tuples(st.integers(1, 4), values), min_size=1, max_size=25)
+runs = st.lists(st.tuples(st.integers(1, 4), values, st.booleans()), min_size=1, max_size=25)
 
 
-def naive_smoothing(m: list[int], elbo: list[float]) -> list[int]:
+def naive_smoothing(m: list[int], elbo: list[float], done: list[bool]) -> list[int]:
     """Appendix E, read out loud."""
     finite = [value for value in elbo if math.isfinite(value)]
     tolerance = 0.001 * (max(finite) - min(finite)) if finite else 0.0
@@ -27,7 +27,7 @@ def naive_smoothing(m: list[int], elbo: list[float]) -> list[int]:
     holding = False
     for i in range(1, len(m)):
         before = shown[i - 1]
-        if not holding and m[i] > m[i - 1]:
+        if not holding and (done[i - 1] or m[i] != m[i - 1]):
             holding = True
         if holding and (math.isnan(elbo[before]) or elbo[i] >= elbo[before] - tolerance):
             holding = False
@@ -36,10 +36,24 @@ def naive_smoothing(m: list[int], elbo: list[float]) -> list[int]:
 
 
 @given(runs)
-def test_smoothing_holds_the_last_value_until_the_elbo_has_caught_up(run: list[tuple[int, float]]) -> None:
-    m, elbo = [step[0] for step in run], [step[1] for step in run]
-    found = analysis.held_positions(np.array(m, dtype=float), np.array(elbo))
-    assert found.tolist() == naive_smoothing(m, elbo)
+def test_smoothing_holds_the_last_value_until_the_elbo_has_caught_up(run: list[tuple[int, float, bool]]) -> None:
+    m, elbo, done = ([step[k] for step in run] for k in range(3))
+    found = analysis.held_positions(np.array(m, dtype=float), np.array(elbo), np.array(done))
+    assert found.tolist() == naive_smoothing(m, elbo, done)
+
+
+def test_a_restart_with_fewer_or_as_many_points_is_held_too() -> None:
+    """Where selection runs out of variance M does not rise; both runs are real ones."""
+    fewer = points(
+        {"elapsed": k, "m": m, "elbo": e, "milestone": k == 1}
+        for k, (m, e) in enumerate([(50, -100.0), (50, 5.6), (14, -159.6), (14, -23.0), (61, 5.7)])
+    )
+    assert analysis.smooth(fewer)["elbo"].tolist() == [-100.0, 5.6, 5.6, 5.6, 5.7]
+    as_many = points(
+        {"method": "fitc", "elapsed": k, "m": 15, "elbo": e, "milestone": k == 1, "scheduled_m": 20}
+        for k, e in enumerate([-590.0, -87.9, -593.0, -184.6])
+    )
+    assert analysis.smooth(as_many)["elbo"].tolist() == [-590.0, -87.9, -87.9, -87.9]
 
 
 def test_smoothing_changes_values_and_leaves_the_raw_points_alone() -> None:

@@ -68,22 +68,23 @@ def grows(points: pd.DataFrame) -> set[str]:
     return {name for name in points["method"].unique() if name.startswith(SPARSE)} | set(scheduled)
 
 
-def held_positions(m: FloatArray, elbo: FloatArray, done: NDArray[np.bool_] | None = None) -> IntArray:
+def held_positions(m: FloatArray, elbo: FloatArray, done: NDArray[np.bool_], *, is_bound: bool = True) -> IntArray:
     """For each point of a run, the point whose values the smoothed curve shows there.
 
-    After a restart at a larger M that is the last one before, until the ELBO has caught up to within 0.1 % of its
-    range; or until the new M is done, if `done` says where: what is no bound need not rise with M.
+    After a restart that is the last one before, until the ELBO has caught up to within 0.1 % of its range; or until the
+    next M is done, if the ELBO is no bound and need not rise with M. A restart comes after each M that is `done`,
+    whether or not the model then has more points: selection may find no use for as many as were asked for.
     """
     finite = elbo[np.isfinite(elbo)]
     tolerance = SMOOTHING_TOLERANCE * (finite.max() - finite.min()) if len(finite) else 0.0
     positions = np.arange(len(m))
     held: int | None = None
     for i in range(1, len(m)):
-        if held is None and m[i] > m[i - 1]:
+        if held is None and (done[i - 1] or abs(m[i] - m[i - 1]) > 0.0):
             held = i - 1
         if held is not None:
             caught_up = elbo[i] >= elbo[held] - tolerance or not math.isfinite(elbo[held])
-            if caught_up or (done is not None and done[i]):
+            if caught_up or (done[i] and not is_bound):
                 held = None
             else:
                 positions[i] = held
@@ -97,8 +98,7 @@ def smooth(points: pd.DataFrame) -> pd.DataFrame:
     m, elbo, done = points["m"].to_numpy(), points["elbo"].to_numpy(), points["milestone"].to_numpy()
     for (_, method, _), mine in run_positions(points):
         if method in growing:
-            is_bound = method.startswith(SPARSE)
-            rows[mine] = mine[held_positions(m[mine], elbo[mine], None if is_bound else done[mine])]
+            rows[mine] = mine[held_positions(m[mine], elbo[mine], done[mine], is_bound=method.startswith(SPARSE))]
     made = points.copy()
     made[SMOOTHED] = points[SMOOTHED].to_numpy()[rows]
     return made

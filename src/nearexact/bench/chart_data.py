@@ -91,7 +91,7 @@ def _run(method: str, columns: dict[str, Any], most: int, growing: set[str]) -> 
     m, elbo, done = columns.pop("m"), columns.pop("elbo"), columns.pop("milestone")
     held = every = np.arange(len(m))
     if method in growing:
-        held = held_positions(m, elbo, None if method.startswith(SPARSE) else done)
+        held = held_positions(m, elbo, done, is_bound=method.startswith(SPARSE))
     keep = thin(len(m), np.flatnonzero(done), most)
     keep = np.unique(np.concatenate([keep, held[keep]]))
     shown = {name: column[keep] for name, column in columns.items() if not np.isnan(column[keep]).all()}
