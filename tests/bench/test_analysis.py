@@ -212,6 +212,28 @@ def test_only_bounds_set_the_best_log_marginal_likelihood_and_estimates_may_err_
     assert found.to_dict() == {"gpr": 1.0, "other": 2.0}
 
 
+def test_a_better_lower_bound_has_reached_the_target_and_sets_it() -> None:
+    """SVGP knows no upper bound, but its own is one below: far above SGPR's is better, not off."""
+    losses = {"sgpr": (1400.0, 1300.0), "svgp": (1400.0, 500.0), "itergp": (450.0, 100.0), "linear": (90.0,)}
+    frame = points(
+        {"method": method, "elapsed": k + 1.0, "elbo": -loss}
+        for method, mine in losses.items()
+        for k, loss in enumerate(mine)
+    )
+    assert analysis.bounded(frame) == {"sgpr", "svgp"}
+    assert analysis.best_losses(frame, LML).tolist() == [500.0]
+    found = analysis.compute_to_target(frame, LML, 0.05, {"a": N}).set_index("method")["elapsed"]
+    assert found.to_dict() == {"sgpr": math.inf, "svgp": 2.0, "itergp": math.inf, "linear": math.inf}
+    estimates = frame[frame["method"].isin(["itergp", "linear"])]
+    assert analysis.best_losses(estimates, LML).tolist() == [100.0]
+    assert analysis.best_losses(estimates[estimates["method"] == "linear"], LML).tolist() == [90.0]
+
+
+def test_fitc_is_no_bound_even_with_an_upper_one() -> None:
+    frame = points([{"method": name, "elapsed": 1.0, "elbo": -1.0, "upper_bound": 0.0} for name in ("fitc", "own")])
+    assert analysis.bounded(frame) == {"own"}
+
+
 def test_the_constant_predictor_is_where_targets_start() -> None:
     assert LML.constant(N) == pytest.approx(-NOISE)
     assert NLPD.constant(None) == pytest.approx(-NOISE / N)

@@ -29,7 +29,18 @@ _OTHERS = (
 
 SPARSE = "sgpr"  # names that begin like this are SGPR with growing M
 REFERENCE = "sgpr"  # whose M make the checkpoints
-BASELINES = ("linear", "mean")  # no approximations of a GP
+BASELINES = ("linear", "mean")  # no approximations of a GP: their likelihoods are those of other models
+ESTIMATES = ("itergp", "fitc")  # what they call `elbo` may be above the exact log marginal likelihood
+
+
+def is_lower_bound(method: str, *, has_upper: bool) -> bool:
+    """Whether a method's `elbo` is no higher than the exact log marginal likelihood at its hyperparameters.
+
+    `has_upper` says whether it reports an upper bound too, by which a method from outside shows that it knows bounds.
+    """
+    if method.startswith(SPARSE) or method in ("gpr", "svgp"):
+        return True
+    return has_upper and method not in (*ESTIMATES, *BASELINES)
 
 
 @dataclass(frozen=True)
