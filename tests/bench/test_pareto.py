@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearexact.bench import pareto, results
-from nearexact.bench.analysis import RMSE
-from tests.bench.synthetic import write_results
+from nearexact.bench.analysis import LML, RMSE
+from tests.bench.synthetic import constant_trace, curve_trace, sgpr_trace, write_results, write_run
 
 small = st.integers(0, 6).map(float)  # so that points are often equal in one or both
 numbers = small | st.floats(0.0, 10.0) | st.sampled_from([math.nan, math.inf, -math.inf])
@@ -77,7 +77,32 @@ def test_a_method_that_failed_everywhere_has_area_one_and_no_frontier(tmp_path: 
     areas = pareto.areas(found).set_index(["dataset", "method", "metric", "cost"])["area"]
     assert areas[hostile, "gpr", "rmse", "elapsed"] == 1.0
     assert 0.0 < areas[hostile, "sgpr", "rmse", "elapsed"] < 1.0
-    assert areas["alpha", "mean", "lml", "elapsed"] == pytest.approx(1.0)
+    assert areas[hostile, "gpr", "lml", "elapsed"] == 1.0
+    assert areas["alpha", "mean", "nlpd", "elapsed"] == pytest.approx(1.0, abs=1e-4)
     best = pareto.overall(pareto.frontiers(found, RMSE, "elapsed")["alpha"])
     assert [cost for cost, *_ in best] == sorted(cost for cost, *_ in best)
     assert {"sgpr", "gpr"} & {method for *_, method in best}
+
+
+def test_estimates_and_other_models_have_no_frontier_of_the_likelihood(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0))
+    write_run(tmp_path, "a", "svgp", 0, curve_trace(0, final=200.0))
+    for name in ("itergp", "fitc", "plugin"):
+        write_run(tmp_path, "a", name, 0, curve_trace(0, final=900.0))
+    write_run(tmp_path, "a", "linear", 0, constant_trace(950.0, 0.1, -1.0))
+    write_run(tmp_path, "b", "itergp", 0, curve_trace(0, final=900.0))  # nothing to compare with
+    found = results.read(tmp_path)
+    curves = pareto.frontiers(found, LML, "elapsed")
+    assert {name: set(mine) for name, mine in curves.items()} == {"a": {"sgpr", "svgp"}, "b": set()}
+    assert pareto.overall(curves["a"])[-1][2] == "sgpr"
+    assert set(pareto.frontiers(found, RMSE, "elapsed")["a"]) == set(found.runs["method"])
+    areas = pareto.areas(found)
+    assert set(areas.loc[areas["metric"] == "lml", "method"]) == {"sgpr", "svgp"}
+
+
+def test_baselines_do_not_widen_the_range_of_costs() -> None:
+    sgpr = (np.array([0.0, 2.0, 9.0]), np.array([3.0, 2.0, 1.0]))
+    curves = {"linear": (np.array([1e-4]), np.array([0.5])), "sgpr": sgpr}
+    assert pareto.cost_range(curves) == (2.0, 9.0)
+    assert pareto.cost_range({"linear": curves["linear"]}) == (1e-4, 1e-4)
+    assert pareto.cost_range({"sgpr": (np.empty(0), np.empty(0))}) is None

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis import COSTS, METRICS, IntArray, Metric, best_losses, run_positions, smooth
-from nearexact.bench.labels import ordered
+from nearexact.bench.analysis import COSTS, LML, METRICS, IntArray, Metric, best_losses, bounded, run_positions, smooth
+from nearexact.bench.labels import BASELINES, is_lower_bound, ordered
 from nearexact.bench.results import KEY, Results
 from nearexact.kernels.base import FloatArray
 
@@ -68,16 +68,23 @@ def area(curve: Curve, cost_range: tuple[float, float], best: float, worst: floa
 
 
 def frontiers(results: Results, metric: Metric, cost: str) -> dict[str, dict[str, Curve]]:
-    """For each data set and method the median frontier over its seeds; runs without points count as runs."""
+    """For each data set and method the median frontier over its seeds; runs without points count as runs.
+
+    Of the log marginal likelihood only lower bounds have one: an estimate may be too high, another model's is another.
+    """
     points = smooth(results.points)
     losses, costs = metric.loss(points).to_numpy(), points[cost].to_numpy()
     curves: dict[tuple[str, str], list[Curve]] = {}
     empty = (np.empty(0), np.empty(0))
     found = {key: (costs[rows], losses[rows]) for key, rows in run_positions(points)}
+    known = {name for name in results.runs["method"] if is_lower_bound(name, has_upper=False)}
+    comparable = known | bounded(points) if metric is LML else set(results.runs["method"])
     for key in results.runs[KEY].itertuples(index=False, name=None):
+        if key[1] not in comparable:
+            continue
         curves.setdefault((key[0], key[1]), []).append(found.get(key, empty))
     made: dict[str, dict[str, Curve]] = {}
-    for dataset in sorted({dataset for dataset, _ in curves}):
+    for dataset in sorted(results.sizes):
         methods = ordered(method for name, method in curves if name == dataset)
         made[dataset] = {method: median_frontier(curves[dataset, method]) for method in methods}
     return made
@@ -101,16 +108,27 @@ def areas(results: Results) -> pd.DataFrame:
         for cost in COSTS:
             for dataset, curves in frontiers(results, metric, cost).items():
                 size = results.sizes[dataset]
-                spent = np.concatenate([costs for costs, _ in curves.values()])
-                spent = spent[spent > 0.0]
-                if not len(spent):  # nobody has told what it cost
+                limits = cost_range(curves)
+                if limits is None:
                     continue
-                limits = (float(spent.min()), float(spent.max()))
                 worst = metric.constant(size.n)
                 for method, curve in curves.items():
                     value = area(_positive(curve), limits, best.get(dataset, math.nan), worst)
                     rows.append((dataset, method, metric.name, cost, value))
     return pd.DataFrame(rows, columns=["dataset", "method", "metric", "cost", "area"])
+
+
+def cost_range(curves: dict[str, Curve]) -> tuple[float, float] | None:
+    """The least and the largest cost of the frontiers; of baselines', which cost next to nothing, only without others.
+
+    None where nobody has told what it cost.
+    """
+    for names in (set(curves) - set(BASELINES), set(curves)):
+        spent = np.concatenate([np.empty(0), *(curves[name][0] for name in sorted(names))])
+        spent = spent[spent > 0.0]
+        if len(spent):
+            return float(spent.min()), float(spent.max())
+    return None
 
 
 def _positive(curve: Curve) -> Curve:
