@@ -190,13 +190,22 @@ def reference_method(points: pd.DataFrame) -> str | None:
 
 
 def checkpoints(points: pd.DataFrame) -> pd.DataFrame:
-    """For each data set the M of the reference, and the median second at which the runs that finished it did."""
+    """For each data set the M of the reference, and the median second at which its runs finished it.
+
+    A run that did not finish an M counts as never, so that a checkpoint needs most of the runs: a median over the fast
+    ones alone could be before that of a smaller M. `seeds` is how many finished.
+    """
     reference = reference_method(points)
     if reference is None:
         return pd.DataFrame({"dataset": [], "m": [], "seconds": [], "seeds": []})
-    ends = milestones(points[points["method"] == reference])
-    found = ends.groupby(["dataset", "stage_m"])["elapsed"].agg(seconds="median", seeds="count").reset_index()
-    return found.rename(columns={"stage_m": "m"}).astype({"m": int})
+    mine = points[points["method"] == reference]
+    runs = mine.groupby("dataset")["seed"].nunique()
+    rows = []
+    for (dataset, m), seconds in milestones(mine).groupby(["dataset", "stage_m"])["elapsed"]:
+        middle = float(np.median([*seconds, *[math.inf] * (runs[dataset] - len(seconds))]))
+        if math.isfinite(middle):
+            rows.append((dataset, int(m), middle, len(seconds)))
+    return pd.DataFrame(rows, columns=["dataset", "m", "seconds", "seeds"])
 
 
 def checkpoint_values(points: pd.DataFrame) -> pd.DataFrame:
@@ -224,6 +233,8 @@ def checkpoint_values(points: pd.DataFrame) -> pd.DataFrame:
     found = smoothed.iloc[rows].assign(checkpoint=names)
     ends = milestones(points[points["method"] == reference]) if reference else points.iloc[:0]
     if len(ends):
+        pairs = zip(ends["dataset"], ends["stage_m"], strict=True)
+        ends = ends[[dataset in marks and m in marks[dataset][0] for dataset, m in pairs]]
         found = pd.concat([found, ends.assign(checkpoint=ends["stage_m"].astype(int).astype(object))])
     return found[KEY].assign(
         checkpoint=found["checkpoint"], **{metric.name: metric.loss(found) for metric in METRICS}
