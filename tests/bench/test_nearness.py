@@ -120,6 +120,20 @@ def test_the_verdict_on_several_seeds_is_the_one_in_the_middle() -> None:
     assert nearness.middle(["no result"]) == "no result"
 
 
+def test_the_gap_is_that_of_the_seeds_whose_verdict_is_shown(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0))
+    write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], store.BUDGET)  # no M was done: no bounds
+    (row,) = nearness.near_exactness(results.read(tmp_path)).itertuples()
+    assert (row.verdict, row.seeds_near_exact) == ("not reached", 1)
+    assert math.isnan(row.gap_per_point)
+    write_run(tmp_path, "a", "sgpr", 2, sgpr_trace(2))
+    found = results.read(tmp_path)
+    (row,) = nearness.near_exactness(found).itertuples()
+    runs = nearness.run_verdicts(found)
+    assert row.verdict == "certified"
+    assert row.gap_per_point == pytest.approx(runs.loc[runs["verdict"] == "certified", "gap_per_point"].mean())
+
+
 def test_the_table_and_the_counts(tmp_path: Path) -> None:
     found = results.read(write_results(tmp_path))
     table = nearness.near_exactness(found)

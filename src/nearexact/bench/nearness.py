@@ -194,7 +194,7 @@ def near_exactness(results: Results) -> pd.DataFrame:
                     "verdict": verdict,
                     "seeds_near_exact": len(near),
                     "seeds": len(seeds),
-                    "gap_per_point": seeds["gap_per_point"].median(),
+                    "gap_per_point": like["gap_per_point"].median(),
                     **{name: shown[name].median() for name in ("m", "seconds", "flops", "peak_memory_mb")},
                     "linear_as_good": linear_as_good(
                         final.get((dataset, method), math.nan), final.get((dataset, "linear"), math.nan), size
