@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearexact.bench import store
+from nearexact.bench import store, summary
 from nearexact.bench.chart_data import thin
-from nearexact.bench.report import write_report
+from nearexact.bench.report import render, write_report
+from nearexact.bench.results import read
 from nearexact.bench.sweep import PLAN
 from nearexact.cli import main
 from tests.bench.synthetic import HOSTILE, NOISE, constant_trace, curve_trace, sgpr_trace, write_results, write_run
@@ -111,6 +112,24 @@ def test_hostile_names_are_escaped_and_runs_to_come_are_counted(tmp_path: Path) 
     assert HOSTILE not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<strong>1</strong><span>not made yet</span>" in page
+
+
+def test_linear_is_as_good_only_if_it_is_as_good_as_the_best_gp(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    for dataset in ("bound", "estimate", "near", "nothing"):
+        write_run(folder, dataset, "linear", 0, constant_trace(-900.0, 0.8, 1.1))
+    write_run(folder, "near", "sgpr", 0, sgpr_trace(0))
+    write_run(folder, "near", "svgp", 0, curve_trace(0, final=-950.0))  # linear beats this one
+    write_run(folder, "bound", "svgp", 0, curve_trace(0, final=-950.0))
+    write_run(folder, "bound", "itergp", 0, curve_trace(0, final=900.0))  # no bound
+    write_run(folder, "estimate", "itergp", 0, curve_trace(0, final=900.0))
+    write_run(folder, "estimate", "plugin", 0, curve_trace(0, final=-950.0))
+    write_run(folder, "nothing", "gpr", 0, [], store.ERROR, "no")
+    found = read(folder)
+    page = render(found, summary.all_tables(found), "r")
+    table = page.split('id="table-verdicts"')[1].split("</table>")[0]
+    rows = [re.findall(r">([^<>]+)(?:</a>)?</td>", row) for row in table.split("<tr>")[2:]]
+    assert {row[0]: row[-1] for row in rows} == {"bound": "yes", "estimate": "no", "near": "no", "nothing": "n/a"}
 
 
 @given(st.integers(0, 500), st.integers(2, 60), st.data())

@@ -214,6 +214,22 @@ def linear_as_good(loss: float, linear_loss: float, size: Size) -> str:
     return "yes" if linear_loss <= loss + CERTIFIED_GAP * size.n else "no"
 
 
+def linear_by_dataset(table: pd.DataFrame, losses: dict[tuple[str, str], float], bounds: set[str]) -> dict[str, str]:
+    """Whether the linear model does as well as the best GP on each data set: "yes", "no", "" if not known.
+
+    The best is the near-exact method with the lowest loss (by data set and method, −LML), else the best of `bounds`,
+    else of all: a bad approximation is no measure of what a GP can do.
+    """
+    found: dict[str, tuple[tuple[int, float], str]] = {}
+    for row in table.itertuples():
+        if row.linear_as_good:
+            rank = 0 if row.verdict in NEAR_EXACT else 1 if row.method in bounds else 2
+            loss = losses[row.dataset, row.method]
+            mine = ((rank, math.inf if math.isnan(loss) else loss), row.linear_as_good)
+            found[row.dataset] = min(mine, found.get(row.dataset, mine))
+    return {dataset: found[dataset][1] if dataset in found else "" for dataset in table["dataset"].unique()}
+
+
 def near_exact_counts(table: pd.DataFrame) -> pd.DataFrame:
     """For how many data sets each method is near-exact, and the median of what that took."""
     rows = []

@@ -11,6 +11,7 @@ import pandas as pd
 
 from nearexact import pages
 from nearexact.bench import nearness, published, summary
+from nearexact.bench.analysis import bounded
 from nearexact.bench.chart_data import chart_data
 from nearexact.bench.figures import write_figures
 from nearexact.bench.labels import BASELINES, ordered, styles
@@ -62,7 +63,7 @@ def render(results: Results, made: list[Table], name: str, *, with_published: bo
         written=f"{now.day} {now:%B %Y, %H:%M} UTC",
         facts=_facts(results, near),
         conclusions=_conclusions(by_name["near_exact_counts"].frame, results),
-        matrix=_matrix(near),
+        matrix=_matrix(near, _linear(results, near, by_name["final"].frame)),
         methods=_methods(results),
         tables={
             table.name: _as_html(table, drop=NOT_ON_PAGE if table.name == "runs" else ())
@@ -120,7 +121,13 @@ def _conclusions(counts: pd.DataFrame, results: Results) -> list[str]:
     return sentences
 
 
-def _matrix(near: pd.DataFrame) -> dict[str, Any]:
+def _linear(results: Results, near: pd.DataFrame, final: pd.DataFrame) -> dict[str, str]:
+    """Whether the linear model does as well as the best GP, for each data set."""
+    losses = dict(zip(zip(final["dataset"], final["method"], strict=True), final["lml"], strict=True))
+    return nearness.linear_by_dataset(near, losses, bounded(results.points))
+
+
+def _matrix(near: pd.DataFrame, linear: dict[str, str]) -> dict[str, Any]:
     """Verdicts, data sets down and methods across."""
     judged = near[~near["method"].isin(BASELINES)]
     methods, look = ordered(judged["method"]), styles(near["method"])
@@ -134,8 +141,7 @@ def _matrix(near: pd.DataFrame) -> dict[str, Any]:
             if row and math.isfinite(row.m):
                 text += f", M = {row.m:.0f}"
             line.append({"text": text, "kind": KINDS[row.verdict] if row else "plain"})
-        linear = {row.linear_as_good for (name, _), row in cells.items() if name == dataset and row.linear_as_good}
-        line.append({"text": "yes" if "yes" in linear else "no" if linear else "n/a"})
+        line.append({"text": linear[dataset] or "n/a"})
         rows.append(line)
     return {"columns": ["data set", *(look[method].label for method in methods), "linear as good?"], "rows": rows}
 
