@@ -104,6 +104,40 @@ def test_others_are_compared_with_the_best_near_exact_value_on_the_same_split(tm
     assert found["near", 0][2] == pytest.approx(trace[first]["elapsed"])
 
 
+def exact_run(times: list[float], lmls: list[float]) -> list[dict[str, float]]:
+    point = constant_trace(0.0, 0.5, 0.5)[0] | {"milestone": False}
+    return [point | {"elapsed": t, "elbo": e, "upper_bound": e} for t, e in zip(times, lmls, strict=True)]
+
+
+def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Path) -> None:
+    """0.2 % of the distance to the constant predictor are 3.4 nats at an LML of 300."""
+    times = [1.0, 3.0, 5.0, 7.0, 9.0]  # thirds end at the second, third and fifth
+    still, changing = [0.0, 297.0, 299.0, 280.0, 300.0], [0.0, 295.0, 299.0, 299.0, 300.0]
+    write_run(tmp_path, "still", "gpr", 0, exact_run(times, still), store.BUDGET)
+    write_run(tmp_path, "changing", "gpr", 0, exact_run(times, changing), store.BUDGET)
+    write_run(tmp_path, "finished", "gpr", 0, exact_run(times, changing))
+    write_run(tmp_path, "sparse", "gpr", 0, exact_run([1.0, 8.0, 9.0], [300.0] * 3), store.BUDGET)  # an empty third
+    write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5), store.BUDGET)
+    write_run(tmp_path, "compared", "gpr", 0, exact_run(times, changing), store.BUDGET)
+    write_run(tmp_path, "compared", "sgpr", 0, sgpr_trace(0, final=305.0))
+    write_run(tmp_path, "below", "gpr", 0, exact_run(times, changing), store.KILLED)
+    write_run(tmp_path, "below", "sgpr", 0, sgpr_trace(0, final=400.0), store.BUDGET)
+    for dataset in ("still", "changing"):  # has an exact value to be compared with, or not
+        write_run(tmp_path, dataset, "other", 0, curve_trace(0, final=301.0))
+    found = nearness.run_verdicts(results.read(tmp_path)).set_index(["dataset", "method"])
+    assert found["verdict"].xs("gpr", level="method").to_dict() == {
+        "still": "converged", "changing": "not reached", "finished": "certified", "sparse": "not reached",
+        "noise": "no better than noise", "compared": "converged", "below": "not reached",
+    }  # fmt: skip
+    assert found.loc[("changing", "gpr"), "basis"] == "training was cut short"
+    assert found.loc[("compared", "gpr"), "basis"] == "the best near-exact value"
+    assert found.loc[("below", "gpr"), "basis"].startswith("training was cut short; 0.1 nats per point below")
+    assert found.loc[("below", "sgpr"), "verdict"] == "certified"  # by bounds that had to meet
+    assert math.isnan(found.loc[("changing", "gpr"), "seconds"])
+    assert found.loc[("still", "gpr"), "seconds"] == pytest.approx(9.0)  # a dip in between was not near
+    assert found["verdict"].xs("other", level="method").to_dict() == {"still": "converged", "changing": "not reached"}
+
+
 def test_runs_without_a_result_say_so(tmp_path: Path) -> None:
     write_run(tmp_path, "a", "sgpr", 0, [], store.KILLED, "too long")
     write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], store.KILLED, "too long")

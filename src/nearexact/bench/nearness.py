@@ -1,7 +1,8 @@
 """On which data sets a method is near-exact, and what it took: the paper's Recommendation 4.
 
 SGPR is judged by its own bounds and by what larger M changed (`nearexact.certificate.judge`), other methods by their
-bounds if they have two, else by the best value that is known to be near-exact on the same split. Linear and mean are no
+bounds if they have two, else by the best value that is known to be near-exact on the same split; an exact GP also by
+whether it was done with training. Linear and mean are no
 approximations of a GP and get no verdict; whether the linear model does as well is a column of its own.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from nearexact.bench import store
-from nearexact.bench.analysis import LML, checkpoint_values, grows, milestones, run_positions, smooth
+from nearexact.bench.analysis import LML, checkpoint_values, grows, last_at, milestones, run_positions, smooth
 from nearexact.bench.labels import BASELINES, SPARSE, ordered
 from nearexact.bench.results import KEY, Results, Size
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, judge
@@ -24,6 +25,7 @@ from nearexact.gp.starts import explains_nothing
 from nearexact.kernels.base import FloatArray
 
 NO_RESULT, BASELINE = "no result", "baseline"
+NEAR_KNOWN = "the best near-exact value"  # what a run may be judged by
 # From worst to best: the verdict on several seeds is the one in the middle, the worse of two in the middle.
 RANKS = (NO_RESULT, "no better than noise", "not reached", "converged", "certified", BASELINE)
 Row = tuple[Any, ...]  # in the order of COLUMNS
@@ -43,11 +45,17 @@ def run_verdicts(results: Results) -> pd.DataFrame:
         else _open(key, curves.get(key))
         for key in results.runs[KEY].itertuples(index=False, name=None)
     ]
-    known = _known_values(pd.DataFrame(rows, columns=COLUMNS), curves, results)
+    states = dict(zip(results.runs[KEY].itertuples(index=False, name=None), results.runs["status"], strict=True))
+    exact = {
+        key: exact_training(curve, states[key], results.sizes[key[0]])
+        for key, curve in curves.items()
+        if curve["upper_bound"].iloc[-1] == curve["elbo"].iloc[-1]
+    }
+    known = _known_values(pd.DataFrame(rows, columns=COLUMNS), curves, exact, results.sizes)
     for position, (dataset, method, seed, verdict, *_) in enumerate(rows):
         if verdict is None:
-            curve, size = curves[dataset, method, seed], results.sizes[dataset]
-            rows[position] = _compare((dataset, method, seed), curve, known.get((dataset, seed)), size)
+            key, size = (dataset, method, seed), results.sizes[dataset]
+            rows[position] = _compare(key, curves[key], known.get((dataset, seed)), exact.get(key), size)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -96,22 +104,37 @@ def _open(key: tuple[str, str, int], curve: pd.DataFrame | None) -> Row:
     return _row(key, None)
 
 
+def exact_training(curve: pd.DataFrame, status: str, size: Size) -> str:
+    """The verdict on an exact GP, which has no gap at any hyperparameters: whether it was done with finding good ones.
+
+    If it was cut short, thirds of its training time take the place of steps up in M: it has converged if the second and
+    the last third changed the log marginal likelihood as little as these may, and each led to a point of its own.
+    """
+    if status == store.FINISHED or size.n is None:
+        return "certified"
+    elapsed, lml = curve["elapsed"].to_numpy(), curve["elbo"].to_numpy()
+    at = last_at(elapsed, elapsed[-1] * np.array([1.0 / 3.0, 2.0 / 3.0, 1.0]))
+    values = lml[at].tolist() if at[0] >= 0 and (np.diff(at) > 0).all() else []
+    return judge(lml[-1], math.nan, values, size.noise_only, size.n)
+
+
 def _known_values(
-    found: pd.DataFrame, curves: dict[tuple[str, str, int], pd.DataFrame], results: Results
+    found: pd.DataFrame,
+    curves: dict[tuple[str, str, int], pd.DataFrame],
+    exact: dict[tuple[str, str, int], str],
+    sizes: dict[str, Size],
 ) -> dict[tuple[str, int], float]:
     """For each data set and seed the best log marginal likelihood that is known to be near the exact one's.
 
-    That is the best of SGPR's near-exact runs and of exact GPs (methods whose two bounds are the same) that were done
-    with training.
+    That is the best of SGPR's near-exact runs and of exact GPs that were, at least in effect, done with training.
     """
     known: dict[tuple[str, int], float] = {}
     sparse = found[found["verdict"].isin(NEAR_EXACT)]
     values = list(sparse[["dataset", "seed", "lml"]].itertuples(index=False, name=None))
-    finished = results.runs[results.runs["status"] == store.FINISHED]
-    ends = {key: curves[key].iloc[-1] for key in finished[KEY].itertuples(index=False, name=None) if key in curves}
-    values += [(key[0], key[2], last["elbo"]) for key, last in ends.items() if last["upper_bound"] == last["elbo"]]
+    done = [key for key, verdict in exact.items() if verdict in NEAR_EXACT]
+    values += [(key[0], key[2], curves[key]["elbo"].iloc[-1]) for key in done]
     for dataset, seed, value in values:
-        size = results.sizes[dataset]
+        size = sizes[dataset]
         if size.n is not None and not explains_nothing(value, size.noise_only, size.n):
             known[dataset, seed] = max(value, known.get((dataset, seed), -math.inf))
     return known
@@ -123,8 +146,13 @@ def tolerance(value: float, size: Size) -> float:
     return max(CERTIFIED_GAP * size.n, CONVERGED_CHANGE * abs(value - size.noise_only))
 
 
-def _compare(key: tuple[str, str, int], curve: pd.DataFrame, known: float | None, size: Size) -> Row:
-    """The verdict on a run without stages: by its two bounds if it has them, else by the best near-exact value."""
+def _compare(
+    key: tuple[str, str, int], curve: pd.DataFrame, known: float | None, training: str | None, size: Size
+) -> Row:
+    """The verdict on a run without stages: by its two bounds if it has them, else by the best near-exact value.
+
+    `training` is the verdict on that of an exact GP.
+    """
     last = curve.iloc[-1]
     lml, upper = float(last["elbo"]), float(last["upper_bound"])
     if size.n is None:
@@ -133,20 +161,25 @@ def _compare(key: tuple[str, str, int], curve: pd.DataFrame, known: float | None
     if math.isfinite(upper):
         verdict: str = judge(lml, upper, [], size.noise_only, size.n)
         goal, basis = max(lml, lml if known is None else known), "its own bounds"
+        if verdict == "certified" and training == "converged":
+            verdict, basis = training, "its training, which no longer changed it"
+        elif verdict == "certified" and training == "not reached":  # exact, but at whatever hyperparameters
+            near_known = known is not None and abs(lml - known) <= tolerance(known, size)
+            verdict, basis = ("converged", NEAR_KNOWN) if near_known else (training, "training was cut short")
     elif explains_nothing(lml, size.noise_only, size.n):
         return _row(key, "no better than noise", lml=lml, basis="the constant predictor")
     elif known is None:
         return _row(key, "not reached", lml=lml, basis="no near-exact value to compare with")
     else:  # an estimate near the right value is what is necessary, not what is sufficient
         verdict = "converged" if abs(lml - known) <= tolerance(known, size) else "not reached"
-        goal, basis = known, "the best near-exact value"
+        goal, basis = known, NEAR_KNOWN
     near = (curve["elbo"] - goal).abs().to_numpy() <= tolerance(goal, size)
     if not near[-1]:
         side = "above" if lml > goal else "below"
-        basis = f"{basis}; {abs(lml - goal) / size.n:.2g} nats per point {side} the best near-exact value"
+        basis = f"{basis}; {abs(lml - goal) / size.n:.2g} nats per point {side} {NEAR_KNOWN}"
     stays = len(near) - int(np.argmin(near[::-1])) if not near.all() else 0  # from here on it is near
     at = curve.iloc[stays] if verdict in NEAR_EXACT and near[-1] else None
-    return _row(key, verdict, gap, at, lml, basis.removeprefix("the best near-exact value; "))
+    return _row(key, verdict, gap, at, lml, basis.removeprefix(f"{NEAR_KNOWN}; "))
 
 
 def _row(
