@@ -160,9 +160,15 @@ def test_the_gap_is_that_of_the_seeds_whose_verdict_is_shown(tmp_path: Path) -> 
     (row,) = nearness.near_exactness(results.read(tmp_path)).itertuples()
     assert (row.verdict, row.seeds_near_exact) == ("not reached", 1)
     assert math.isnan(row.gap_per_point)
+    assert row.basis == "no M was done"
+    write_run(tmp_path, "b", "sgpr", 0, sgpr_trace(0)[:2], store.BUDGET)
+    write_run(tmp_path, "b", "sgpr", 1, sgpr_trace(1, stages=3), store.BUDGET)  # not reached either, with bounds
+    row = list(nearness.near_exactness(results.read(tmp_path)).itertuples())[1]
+    assert (row.verdict, row.basis) == ("not reached", "its own bounds and the steps up in M")
+    assert row.gap_per_point > 0.01
     write_run(tmp_path, "a", "sgpr", 2, sgpr_trace(2))
     found = results.read(tmp_path)
-    (row,) = nearness.near_exactness(found).itertuples()
+    row = next(nearness.near_exactness(found).itertuples())
     runs = nearness.run_verdicts(found)
     assert row.verdict == "certified"
     assert row.gap_per_point == pytest.approx(runs.loc[runs["verdict"] == "certified", "gap_per_point"].mean())

@@ -218,6 +218,7 @@ def near_exactness(results: Results) -> pd.DataFrame:
             near = seeds[seeds["verdict"].isin(NEAR_EXACT)]
             shown = near if verdict in NEAR_EXACT else near.iloc[:0]
             like = seeds[seeds["verdict"] == verdict]
+            with_gap = like[like["gap_per_point"].notna()]
             rows.append(
                 {
                     "dataset": dataset,
@@ -234,7 +235,7 @@ def near_exactness(results: Results) -> pd.DataFrame:
                     )
                     if method not in BASELINES
                     else "",
-                    "basis": like["basis"].iloc[0],
+                    "basis": (with_gap if len(with_gap) else like)["basis"].iloc[0],  # of a run that the gap is of
                 }
             )
     return pd.DataFrame(rows)
