@@ -10,6 +10,7 @@ import pandas as pd
 
 from nearexact.bench import analysis, nearness, pareto, published, tables
 from nearexact.bench.analysis import COSTS, FINAL, METRICS, Metric
+from nearexact.bench.estimates import estimates
 from nearexact.bench.labels import ordered, styles
 from nearexact.bench.results import COVERAGE, KEY, Results
 from nearexact.bench.store import FAILED
@@ -44,6 +45,9 @@ def all_tables(results: Results, *, with_published: bool = False) -> list[Table]
         target_table(results),
         *area_tables(results),
     ]
+    found = estimates(results)
+    if len(found):
+        made.append(estimate_table(found))
     if results.fidelity:
         made.append(fidelity_table(results))
     if len(results.failed):
@@ -242,6 +246,18 @@ def area_tables(results: Results) -> list[Table]:
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def estimate_table(found: pd.DataFrame) -> Table:
+    """Estimates of the log marginal likelihood next to its exact value at the same hyperparameters."""
+    headings = HEADINGS | {
+        "estimate": "−LML, estimated", "exact": "−LML, exact", "excess_per_point": "LML too high by, per point",
+        "largest_excess": "largest on the way", "points": "points",
+    }  # fmt: skip
+    formats = {"estimate": tables.number(2, 1e7), "exact": tables.number(2, 1e7)}
+    formats |= dict.fromkeys(("excess_per_point", "largest_excess"), significant)
+    title = "Estimates of −LML next to the exact value at the same hyperparameters, at the end of each run"
+    return Table("estimates", title, found, headings, formats | _labels(found))
 
 
 def fidelity_table(results: Results) -> Table:
