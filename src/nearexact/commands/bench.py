@@ -1,0 +1,171 @@
+"""`nearexact bench`: methods under time budgets, and what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def register(commands: Any) -> None:
+    """Add the command to the parser of `nearexact`."""
+    _add(commands.add_parser("bench", help="run methods under time budgets"))
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="make the runs of an experiment that are not done yet")
+    run.add_argument("experiment", nargs="?", type=Path, help="a TOML file with the settings below; flags override it")
+    run.add_argument("--methods", help="names or file.py:Class, with commas between")
+    run.add_argument("--datasets", help="names or path.csv:target, with commas between")
+    run.add_argument("--seeds", type=int, help="how many splits: 0, 1, …")
+    run.add_argument("--budget", help='training time of a run, such as "90s", "10m", "8h"')
+    run.add_argument("--hard-limit", help="wall-clock time of a run, evaluation included; five budgets and two minutes")
+    run.add_argument("--memory-limit", help='resident memory of a run, such as "4GB"')
+    run.add_argument("--out", help="results folder")
+    run.add_argument("--threads", type=int, help="of a run; all cores divided by the jobs")
+    run.add_argument("--jobs", type=int, help="runs at the same time; timings are only comparable with 1, the default")
+    run.add_argument("--device", help="cpu (default) or cuda")
+    run.add_argument("--retry-failed", action="store_true", help="make failed runs again")
+    run.add_argument("--quiet", action="store_true", help="no display")
+    run.set_defaults(command=_run)
+
+    status = commands.add_parser("status", help="what ran, what failed and why, what is left")
+    status.add_argument("results", type=Path)
+    status.set_defaults(command=_status)
+
+    check = commands.add_parser("check", help="does a method keep to the protocol?")
+    check.add_argument("method", help="a name or file.py:Class")
+    check.set_defaults(command=_check)
+
+    export = commands.add_parser("export", help="all results as one table")
+    export.add_argument("results", type=Path)
+    export.add_argument("-o", "--output", type=Path, required=True, help="a .csv or .parquet file")
+    export.set_defaults(command=_export)
+
+    fidelity = commands.add_parser("fidelity", help="how near to the exact GP, and why not: posterior or parameters")
+    fidelity.add_argument("results", type=Path)
+    fidelity.add_argument("--memory-limit", help='for the exact GP, such as "8GB"; half of what is free')
+    fidelity.add_argument("--time-limit", default="10m", help="to train an exact GP where there is no run of gpr")
+    fidelity.set_defaults(command=_fidelity)
+
+    _add_report(commands.add_parser("report", help="one page, tables and figures from a results folder"))
+    commands.add_parser("methods", help="list methods").set_defaults(command=_methods)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results", type=Path)
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="a folder for report.html, tables/ and figures/"
+    )
+    parser.add_argument("--published", action="store_true", help="lay the paper's published results beside")
+    parser.add_argument("--no-figures", action="store_true", help="only the page and the tables, which is faster")
+    parser.add_argument("--x", choices=["time", "flops", "memory", "prediction"], default="time", help="of the figures")
+    parser.set_defaults(command=_report)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from nearexact.bench import store
+    from nearexact.bench.display import sweep_display
+    from nearexact.bench.sweep import Experiment, read_experiment, run_sweep, settings
+
+    names = ("methods", "datasets", "seeds", "budget", "hard_limit", "memory_limit", "out", "threads", "jobs", "device")
+    flags = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    fields: dict[str, Any] = read_experiment(options.experiment) if options.experiment else {}
+    fields |= settings(**flags)
+    missing = [f"--{name}" for name in ("methods", "datasets", "out") if name not in fields]
+    if missing:
+        raise ValueError(f"an experiment needs {', '.join(missing)}, or a file that has them")
+    experiment = Experiment(**fields)
+    with sweep_display(len(experiment.specs()), enabled=not options.quiet) as display:
+        run_sweep(experiment, retry_failed=options.retry_failed, on_event=display.show)
+    folders = [store.RunFolder(spec.folder(experiment.out)) for spec in experiment.specs()]
+    failed = [folder for folder in folders if folder.status() in store.FAILED]
+    if failed and not options.quiet:
+        print(f"{len(failed)} runs failed: nearexact bench status {experiment.out}", file=sys.stderr)
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from nearexact.bench.status import summarise
+
+    for part in summarise(options.results):
+        Console().print(part)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from nearexact.bench.check import check_method
+
+    findings = check_method(options.method)
+    for finding in findings:
+        print(f"{'ok    ' if finding.kept else 'FAILED'} {finding.rule}: {finding.explanation}")
+    return 0 if all(finding.kept for finding in findings) else 1
+
+
+def _export(options: argparse.Namespace) -> int:
+    from nearexact.bench import load
+
+    frame = load(options.results)
+    if options.output.suffix == ".parquet":
+        # A column of Parquet has one type; what methods add may differ from one to the next, or be nested.
+        types = {name: set(frame[name].dropna().map(type)) for name in frame.columns}
+        mixed = [name for name, found in types.items() if len(found) > 1 or found & {dict, list}]
+        frame.astype(dict.fromkeys(mixed, "string")).to_parquet(options.output)
+    elif options.output.suffix == ".csv":
+        frame.to_csv(options.output, index=False)
+    else:
+        raise ValueError(f"the output must be a .csv or .parquet file, got {options.output}")
+    print(f"{len(frame)} rows: {options.output}")
+    return 0
+
+
+def _fidelity(options: argparse.Namespace) -> int:
+    from nearexact.bench import fidelity
+    from nearexact.limits import parse_seconds
+
+    if not options.results.is_dir():
+        raise ValueError(f"there is no folder {str(options.results)!r} with results")
+    found = []
+    table = Table("data set", "method", "seed", "KL", "ΔLML/N", "NLPD", "exact", "diagnosis", box=None)
+    limits = {"memory_limit": options.memory_limit, "time_limit": parse_seconds(options.time_limit)}
+    for one in fidelity.compare(options.results, **limits):
+        if isinstance(one, str):
+            print(f"not compared: {one}", file=sys.stderr)
+            continue
+        found.append(one)
+        fidelity.write(options.results, found)  # as they come
+        numbers = [f"{value:.3g}" for value in (one.kl, one.lml_difference, one.nlpd, one.nlpd_exact)]
+        table.add_row(one.dataset, one.method, str(one.seed), *numbers, one.diagnosis)
+    if not found:
+        raise ValueError(f"nothing in {options.results} can be compared with the exact GP")
+    Console().print(table)
+    print(options.results / fidelity.FILE)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from nearexact.bench.report import write_report
+
+    costs = {"time": "elapsed", "flops": "flops", "memory": "peak_memory_mb", "prediction": "predict_seconds"}
+    paths = write_report(
+        options.results,
+        options.output,
+        with_published=options.published,
+        with_figures=not options.no_figures,
+        x=costs[options.x],
+    )
+    print("\n".join(str(path) for path in paths))
+    return 0
+
+
+def _methods(_: argparse.Namespace) -> int:
+    from nearexact.bench import methods
+
+    print("\n".join(methods.names()))
+    return 0
