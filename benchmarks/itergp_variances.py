@@ -11,7 +11,7 @@ import linear_operator
 import torch
 
 from nearexact.bench.datasets import load_split
-from nearexact.bench.methods import itergp
+from nearexact.bench.methods import itergp, kernel_matrix
 from nearexact.kernels import SquaredExponential
 
 NOISE, ROOT_SIZE, TOLERANCE = 0.3, 5000, 0.01
@@ -21,7 +21,7 @@ def main() -> None:
     data = load_split("skillcraft", 0)
     X, y = torch.tensor(data.X_train), torch.tensor(data.y_train)
     kernel = SquaredExponential([6.0] * X.shape[1])  # about what training finds
-    products = itergp._Products(X, kernel, 10**9)
+    products = kernel_matrix.Products(X, kernel, 10**9)
     leaves = [torch.tensor(value) for value in kernel.parameters.values()]
     K_test = kernel(torch.tensor(data.X_test), X)
     L = torch.linalg.cholesky(kernel(X) + NOISE * torch.eye(len(X), dtype=X.dtype))
@@ -32,7 +32,7 @@ def main() -> None:
         _, variance = itergp._predictor(products, kernel, NOISE, y, TOLERANCE)(data.X_test)
         print(f"solves: {time.perf_counter() - begun:.1f} s, largest error {float((variance - exact).abs().max()):.1g}")
         begun = time.perf_counter()
-        K_hat = itergp._covariance(products, kernel, [*leaves, torch.tensor([NOISE], dtype=X.dtype)])
+        K_hat = kernel_matrix.covariance(products, kernel, [*leaves, torch.tensor([NOISE], dtype=X.dtype)])
         root = K_hat.root_inv_decomposition(method="lanczos").to_dense()
         variance = exact.new_ones(len(exact)) - (K_test @ root).square().sum(1) + NOISE
         print(f"root:   {time.perf_counter() - begun:.1f} s, largest error {float((variance - exact).abs().max()):.1g}")

@@ -14,7 +14,7 @@ import torch
 
 from nearexact.bench import methods
 from nearexact.bench.datasets import load_split
-from nearexact.bench.methods import itergp
+from nearexact.bench.methods import itergp, kernel_matrix
 from nearexact.bench.protocol import BudgetExhausted
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
@@ -24,9 +24,9 @@ KERNEL, NOISE = SquaredExponential([1.5] * 10, 0.8), 0.3
 PLENTY = 10**9  # bytes
 
 
-def products(memory: int = PLENTY) -> itergp._Products:
+def products(memory: int = PLENTY) -> kernel_matrix.Products:
     X = torch.tensor(load_split("diabetes", 0).X_train)
-    return itergp._Products(X, KERNEL, memory)
+    return kernel_matrix.Products(X, KERNEL, memory)
 
 
 def settings(**values: float) -> ExitStack:

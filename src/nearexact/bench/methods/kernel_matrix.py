@@ -1,0 +1,180 @@
+"""K_XX as GPyTorch's linear algebra wants it: products and derivatives in bounded memory, and a record of each solve.
+
+The squared exponential kernel with one lengthscale per input only. The matrix is stored where it fits, else computed
+anew for every product.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from linear_operator.operators import AddedDiagLinearOperator, ConstantDiagLinearOperator, LinearOperator
+from torch import Tensor
+
+from nearexact.gp.chunks import chunk_rows, row_chunks
+from nearexact.kernels.base import Kernel, Tensors
+
+COLUMNS_AT_ONCE = 2048  # right-hand sides that are solved for together
+
+
+@dataclass
+class Products:
+    """Products with K_XX at changing hyperparameters: from the matrix where it fits into memory, else computed anew."""
+
+    X: Tensor
+    kernel: Kernel
+    memory: int
+    K: Tensor | None = None  # [N, N]
+    flops: float = 0.0
+    count: int = 0
+    last_solve: Solve | None = None
+
+    def __post_init__(self) -> None:
+        self.centre = self.X.mean(0)
+        self.features = self.kernel.features(self.X, self.centre)
+        n = len(self.X)
+        # The matrix itself, and vectors for CG: a handful for each right-hand side.
+        self.stored = 8 * n * (n + 8 * COLUMNS_AT_ONCE) <= self.memory
+        self.keops = importlib.util.find_spec("pykeops") is not None
+
+    def prepare(self, kernel: Kernel) -> None:
+        """Change the hyperparameters."""
+        self.kernel = kernel
+        if self.stored:
+            n = len(self.X)
+            if self.K is None:
+                self.K = self.X.new_empty(n, n)
+            cross = kernel.against(self.features)
+            for rows in row_chunks(n, chunk_rows(n)):
+                cross.values(self.features[rows], out=self.K[rows])
+            self.K.diagonal().copy_(kernel.diagonal(self.features))
+
+    @contextmanager
+    def off_the_record(self) -> Iterator[None]:
+        """Work that is no training: it is not counted."""
+        flops = self.flops
+        yield
+        self.flops = flops
+
+    def times(self, rhs: Tensor) -> Tensor:
+        """K_XX rhs."""
+        n, columns = rhs.shape
+        self.count += 1
+        self.flops += 2.0 * n * n * columns
+        if self.K is not None:
+            return self.K @ rhs
+        if self.keops:
+            return _keops_product(self.X, self.kernel, rhs)
+        result, cross = torch.empty_like(rhs), self.kernel.against(self.features)
+        for rows in row_chunks(n, chunk_rows(n)):
+            torch.mm(cross.values(self.features[rows]), rhs, out=result[rows])
+        return result
+
+    def derivative(self, left: Tensor, right: Tensor) -> Tensors:
+        """Derivatives of Σ (left rightᵀ) ∘ K_XX by the kernel's parameters."""
+        cross = self.kernel.against(self.features)
+        for rows in row_chunks(len(self.X), chunk_rows(len(self.X))):
+            cross.add_adjoint(self.features[rows], left[rows] @ right.T)
+        self.flops += 2.0 * len(self.X) ** 2 * left.shape[1]
+        return cross.gradients()
+
+
+def _keops_product(X: Tensor, kernel: Kernel, rhs: Tensor) -> Tensor:
+    """K_XX rhs of the squared exponential kernel, by KeOps: no block of the matrix is ever in memory."""
+    from pykeops.torch import LazyTensor
+
+    inputs = X / torch.tensor(kernel.parameters["lengthscales"], device=X.device)
+    distances = ((LazyTensor(inputs[:, None, :]) - LazyTensor(inputs[None, :, :])) ** 2).sum(-1)
+    product: Tensor = (-0.5 * distances).exp() @ rhs.contiguous()
+    return product * float(kernel.parameters["variance"])
+
+
+class KernelMatrix(LinearOperator):  # type: ignore[misc]
+    """K_XX as GPyTorch wants it: its differentiable arguments are lengthscales and variance."""
+
+    def __init__(self, lengthscales: Tensor, variance: Tensor, *, products: Products) -> None:
+        super().__init__(lengthscales, variance, products=products)
+        self.lengthscales, self.variance, self.products = lengthscales, variance, products
+
+    def _size(self) -> torch.Size:
+        return torch.Size([len(self.products.X)] * 2)
+
+    def _transpose_nonbatch(self) -> KernelMatrix:
+        return self
+
+    def _matmul(self, rhs: Tensor) -> Tensor:
+        return self.products.times(rhs[:, None])[:, 0] if rhs.ndim == 1 else self.products.times(rhs)
+
+    def _diagonal(self) -> Tensor:
+        return self.variance.expand(len(self.products.X))
+
+    def _get_indices(self, row_index: Tensor, col_index: Tensor, *_: Any) -> Tensor:
+        X = self.products.X
+        squares = (X[row_index] - X[col_index]).div_(self.lengthscales).square().sum(-1)
+        return self.variance * torch.exp(-0.5 * squares)
+
+    def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Tensor, ...]:
+        gradients = self.products.derivative(left_vecs, right_vecs)
+        return gradients["lengthscales"], gradients["variance"]
+
+
+class Covariance(AddedDiagLinearOperator):  # type: ignore[misc]
+    """K_XX + sI that tells how its solves went."""
+
+    def _solve(
+        self, rhs: Tensor, preconditioner: Callable[[Tensor], Tensor] | None = None, num_tridiag: int | None = 0
+    ) -> Any:
+        products: Products = self._linear_op.products
+        before = products.count
+        result = super()._solve(rhs, preconditioner, num_tridiag=num_tridiag)
+        if num_tridiag:  # while training
+            iterations = products.count - before - 1  # without the product for the first residual
+            products.last_solve = Solve(
+                products, products.kernel, float(self._diag_tensor._diag[0]), rhs, result[0], iterations
+            )
+        return result
+
+
+@dataclass(frozen=True, eq=False)
+class Solve:
+    """The last solve of training, for the record."""
+
+    products: Products
+    kernel: Kernel
+    noise_variance: float
+    rhs: Tensor  # the probe vectors, then y  [N, probes + 1]
+    solution: Tensor  # [N, probes + 1]
+    iterations: int
+
+    def record(self) -> dict[str, Any]:
+        """For the trace; the residuals take a product and are computed if the point is recorded."""
+        return {
+            "cg_iterations": self.iterations,
+            "cg_residual": lambda: float(self.residuals[-1]),
+            "cg_residual_mean": lambda: float(self.residuals.mean()),
+        }
+
+    @cached_property
+    def residuals(self) -> Tensor:
+        """Norms of what is left of each right-hand side, relative to its own."""
+        with self.products.off_the_record(), torch.no_grad():
+            if self.products.kernel is not self.kernel:
+                self.products.prepare(self.kernel)
+            left = self.rhs - self.products.times(self.solution) - self.noise_variance * self.solution
+        norms: Tensor = left.norm(dim=0) / self.rhs.norm(dim=0)
+        return norms
+
+
+def covariance(products: Products, kernel: Kernel, leaves: list[Tensor], *, new: bool = True) -> Covariance:
+    """K_XX + sI at these hyperparameters: lengthscales, variance, noise variance."""
+    if new:
+        products.prepare(kernel)
+    *parameters, noise = leaves
+    n = len(products.X)
+    return Covariance(KernelMatrix(*parameters, products=products), ConstantDiagLinearOperator(noise, diag_shape=n))
