@@ -22,12 +22,12 @@ class Scaling:
     @staticmethod
     def of(values: FloatArray) -> Scaling:
         """The scaling that gives each column of the values mean 0 and variance 1; a constant column becomes 0."""
-        largest = np.abs(values).max(0)
-        unit = np.where(largest > 0.0, largest, 1.0)  # so that squares neither overflow nor vanish
+        number, largest = np.finfo(np.float64), np.abs(values).max(0)
+        unit = np.where(largest >= number.tiny, largest, 1.0)  # so that squares neither overflow nor vanish
         shrunk = values / unit
         mean = shrunk.mean(0)
         deviation = np.sqrt(np.square(shrunk - mean).mean(0))
-        constant = deviation <= ROUNDINGS * np.finfo(np.float64).eps
+        constant = (deviation <= ROUNDINGS * number.eps) | (deviation * unit < number.tiny)  # nothing to divide by
         # A constant column keeps its own value as the shift: the mean may be off by a rounding.
         # And it is measured in units of its own size, since it has no other.
         shift = np.where(constant, values[0], mean * unit)

@@ -18,7 +18,7 @@ def sgpr_bound(model: VariationalGP) -> float:
     """The optimal bound at SVGP's hyperparameters and points."""
     data = load_split("snelson", 0)
     kernel = SquaredExponential(
-        model.covar_module.base_kernel.lengthscale[0].detach().numpy(), float(model.covar_module.outputscale)
+        model.covar_module.base_kernel.lengthscale[0].detach().numpy(), model.covar_module.outputscale.item()
     )
     Z = model.variational_strategy.inducing_points.detach()
     objective = sgpr_objective(kernel, model.noise_variance, data.X_train, data.y_train, Z)
