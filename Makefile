@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
+# One file of tests to a core, and one thread to each: what waits for threads on a busy core waits long.
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
