@@ -55,7 +55,7 @@ def test_the_whole_bound_is_the_mean_of_the_minibatches() -> None:
     X, y = torch.tensor(data.X_train), torch.tensor(data.y_train)
     model = VariationalGP(X[:10])
     whole, n = model.elbo(X, y), len(y)
-    parts = [float(model.elbo_per_point(X[rows], y[rows], n)) * n for rows in (range(0, n, 2), range(1, n, 2))]
+    parts = [model.elbo_per_point(X[rows], y[rows], n).item() * n for rows in (range(0, n, 2), range(1, n, 2))]
     weights = [len(range(0, n, 2)) / n, len(range(1, n, 2)) / n]
     assert whole == pytest.approx(np.average(parts, weights=weights), rel=1e-6)
 
