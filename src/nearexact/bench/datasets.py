@@ -219,8 +219,8 @@ def _heteroscedastic(_: Sequence[Path]) -> Table:
 def _conformance(_: Sequence[Path]) -> Table:
     """Enough rows that training takes a while, for checks of methods."""
     rng = np.random.default_rng(TOY_SEED)
-    X = rng.uniform(-1.0, 1.0, size=(1500, 8))
-    return X, np.sin(3.0 * X[:, :4]).sum(1) + 0.3 * rng.normal(size=1500)
+    X = rng.uniform(-1.0, 1.0, size=(800, 8))
+    return X, np.sin(3.0 * X[:, :4]).sum(1) + 0.3 * rng.normal(size=800)
 
 
 def _own_file(name: str, path: Path, target: str) -> Dataset:
@@ -304,7 +304,7 @@ _DATASETS = (
     Dataset(
         "heteroscedastic", 500, 4, "generated: corners and middle of a cube, with noise of 0.05 and 1", _heteroscedastic
     ),
-    Dataset("conformance", 1500, 8, "generated: a smooth function of eight inputs", _conformance),
+    Dataset("conformance", 800, 8, "generated: a smooth function of eight inputs", _conformance),
     Dataset("diabetes", 442, 10, "bundled with scikit-learn", _diabetes),
 )
 REGISTRY = {dataset.name: dataset for dataset in _DATASETS}
