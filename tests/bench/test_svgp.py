@@ -26,16 +26,13 @@ def sgpr_bound(model: VariationalGP) -> float:
 
 
 def test_its_bound_stays_below_sgprs_and_comes_close() -> None:
-    notes = Notes()
-    data = load_split("snelson", 0)
-    problem = task("snelson")
+    notes, problem = Notes(), task("snelson")
     methods.create("svgp", {"num_inducing": 15, "learning_rate": 0.03, "max_steps": 1500}).run(problem, notes)
     model: VariationalGP = notes.calls[-1]["predict"].__self__
     elbo = notes.calls[-1]["elbo"]()
     optimum = sgpr_bound(model)
     assert elbo <= optimum + 1e-6 * abs(optimum)
-    noise_only = -0.5 * len(data.y_train) * (np.log(2.0 * np.pi) + 1.0)
-    assert optimum - elbo < 0.01 * (optimum - noise_only)
+    assert optimum - elbo < 0.01 * abs(optimum)
 
 
 def test_no_variational_distribution_beats_the_optimal_one() -> None:
