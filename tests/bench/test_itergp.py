@@ -72,6 +72,31 @@ def test_predictions_are_those_of_the_exact_gp(memory: int) -> None:
     np.testing.assert_allclose(variance, exact_variance + NOISE, atol=1e-4)
 
 
+def test_the_preconditioner_of_predictions_is_better_than_that_of_training_and_solves_the_same() -> None:
+    found, leaves = products(), [torch.tensor(value) for value in KERNEL.parameters.values()]
+    leaves.append(torch.tensor([1e-3], dtype=torch.float64))
+    found.landmarks = 150
+    K = KERNEL(found.X)
+    iterations, solutions = [], []
+    with settings(max_preconditioner_size=40, cg_tolerance=1e-6):
+        found.prepare(KERNEL)
+        for preconditioner in (None, found.preconditioner(1e-3)):
+            before = found.count
+            K_hat = kernel_matrix.covariance(found, KERNEL, leaves, preconditioner=preconditioner)
+            solutions.append(K_hat.solve(K[:, :5].contiguous()))
+            iterations.append(found.count - before)
+    assert iterations[1] < 0.7 * iterations[0]
+    exact = torch.linalg.solve(K + 1e-3 * torch.eye(len(K), dtype=K.dtype), K[:, :5])
+    for solution in solutions:
+        np.testing.assert_allclose(solution, exact, atol=1e-3)  # the tolerance over the noise
+
+
+def test_without_a_preconditioner_where_none_can_be_computed() -> None:
+    found = products()
+    found.prepare(KERNEL.with_parameters({"variance": 1e200}))
+    assert found.preconditioner(1e-200) is None
+
+
 def test_a_run_tells_how_its_solves_went_and_what_the_exact_likelihood_is() -> None:
     notes = Notes()
     methods.create("itergp").run(task(), notes)

@@ -106,8 +106,10 @@ def test_the_gap_of_each_iteration_is_the_formula(kernel: Kernel, keeps_v: bool)
 
 @every_kernel
 @pytest.mark.parametrize("rows", [7, 50, 1000])
-def test_products_are_those_of_the_whole_matrix(kernel: Kernel, rows: int) -> None:
+@pytest.mark.parametrize("columns", [None, 1, 4])
+def test_products_are_those_of_the_whole_matrix(kernel: Kernel, rows: int, columns: int | None) -> None:
     X, v = regression(100)
+    v = v if columns is None else np.stack([v**power for power in range(1, columns + 1)], axis=1)
     product = KernelProduct(kernel, NOISE, torch.tensor(X), rows)
     expected = kernel(X) @ v + NOISE * v
     np.testing.assert_allclose(product(torch.tensor(v)).numpy(), expected, rtol=1e-10, atol=1e-12 * abs(expected).max())

@@ -45,14 +45,18 @@ class KernelProduct:
         return with_diagonal(K, self.diagonal[i]) if i == j else K
 
     def __call__(self, v: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
-        """(K + sI)v [N]. `check` is called between rows of blocks; an exception that it raises ends the product."""
+        """(K + sI)v for one vector [N] or several [N, C].
+
+        `check` is called between rows of blocks; an exception that it raises ends the product.
+        """
         product = torch.zeros_like(v)
         parts, products = torch.split(v, self.rows), torch.split(product, self.rows)
+        add = Tensor.addmv_ if v.ndim == 1 else Tensor.addmm_
         for j in range(len(parts)):
             check()
             for i in range(j):
                 K = self.block(i, j)
-                products[i].addmv_(K, parts[j])
-                products[j].addmv_(K.T, parts[i])
-            products[j].addmv_(self.block(j, j), parts[j])
+                add(products[i], K, parts[j])
+                add(products[j], K.T, parts[i])
+            add(products[j], self.block(j, j), parts[j])
         return product.mul_(self.scale).add_(v, alpha=self.noise_variance)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearexact.bench.methods.kernel_matrix import COLUMNS_AT_ONCE, Products, covariance
+from nearexact.bench.methods.kernel_matrix import COLUMNS_AT_ONCE, Covariance, Products, covariance
 from nearexact.bench.protocol import Predict, Report, Task
 from nearexact.gp import ExactObjective, NumericalError, Numerics, Step, minimise
 from nearexact.gp.chunks import row_chunks
@@ -155,21 +155,30 @@ def _estimate(products: Products, kernel: Kernel, noise: float, y: Tensor, seed:
 
 
 def _predictor(products: Products, kernel: Kernel, noise_variance: float, y: Tensor, tolerance: float) -> Predict:
-    """Mean and variances by solves with the test points' covariances."""
-    weights: list[Tensor] = []
+    """The mean by one solve, as in training; the variances by a solve for each test point.
+
+    So many solves are worth a better preconditioner, which changes the time that they take, not the tolerance.
+    """
+    ready: list[tuple[Tensor, Covariance]] = []  # from the first call on
+
+    def prepare() -> tuple[Tensor, Covariance]:
+        leaves = [*(torch.tensor(value, device=y.device) for value in kernel.parameters.values())]
+        leaves.append(y.new_tensor([noise_variance]))
+        weights = covariance(products, kernel, leaves).solve(y[:, None])[:, 0]
+        preconditioner = products.preconditioner(noise_variance)
+        return weights, covariance(products, kernel, leaves, preconditioner=preconditioner, new=False)
 
     def predict(X: FloatArray) -> tuple[Tensor, Tensor]:
         inputs = torch.tensor(X, device=y.device)
         with products.off_the_record(), torch.no_grad(), linear_operator.settings.cg_tolerance(tolerance):
-            leaves = [torch.tensor(value, device=y.device) for value in kernel.parameters.values()]
-            K_hat = covariance(products, kernel, [*leaves, y.new_tensor([noise_variance])], new=not weights)
-            if not weights:
-                weights.append(K_hat.solve(y[:, None])[:, 0])
+            if not ready:
+                ready.append(prepare())
+            weights, K_hat = ready[0]
             mean, variance = y.new_empty(len(inputs)), y.new_empty(len(inputs))
             for rows in row_chunks(len(inputs), COLUMNS_AT_ONCE):
                 features = kernel.features(inputs[rows], products.centre)
                 K = kernel.cross(features, products.features)  # [rows, N]
-                mean[rows] = K @ weights[0]
+                mean[rows] = K @ weights
                 variance[rows] = kernel.diagonal(features) - (K * K_hat.solve(K.T.contiguous()).T).sum(1)
         least = gpytorch.settings.min_variance.value(variance.dtype)  # as GPyTorch does with what CG leaves below zero
         return mean, variance.clamp_(min=least) + noise_variance

@@ -17,10 +17,16 @@ import torch
 from linear_operator.operators import AddedDiagLinearOperator, ConstantDiagLinearOperator, LinearOperator
 from torch import Tensor
 
-from nearexact.gp.chunks import chunk_rows, row_chunks
+from nearexact.gp import greedy_variance
+from nearexact.gp.chunks import chunk_rows, row_chunks, solve_rows
+from nearexact.gp.linalg import NumericalError, Repairs, jittered_cholesky
+from nearexact.gp.products import KernelProduct
 from nearexact.kernels.base import Kernel, Tensors
 
-COLUMNS_AT_ONCE = 2048  # right-hand sides that are solved for together
+COLUMNS_AT_ONCE = 512  # right-hand sides that are solved for together
+BLOCK_ROWS = 1536  # of K where it is computed anew: enough for products with many vectors to run at full speed
+MOST_LANDMARKS, ROWS_PER_LANDMARK = 2000, 16  # so that a product with K costs several times the preconditioner
+Preconditioner = Callable[[Tensor], Tensor]
 
 
 @dataclass
@@ -39,8 +45,10 @@ class Products:
         self.centre = self.X.mean(0)
         self.features = self.kernel.features(self.X, self.centre)
         n = len(self.X)
-        # The matrix itself, and vectors for CG: a handful for each right-hand side.
-        self.stored = 8 * n * (n + 8 * COLUMNS_AT_ONCE) <= self.memory
+        # The matrix itself, and vectors for CG: a handful for each right-hand side, and those of the preconditioner.
+        self.landmarks = min(n // ROWS_PER_LANDMARK, MOST_LANDMARKS, self.memory // (8 * 4 * n))
+        self.stored = 8 * n * (n + 8 * COLUMNS_AT_ONCE + 2 * self.landmarks) <= self.memory
+        self.anew: KernelProduct | None = None
         self.keops = importlib.util.find_spec("pykeops") is not None
 
     def prepare(self, kernel: Kernel) -> None:
@@ -54,6 +62,8 @@ class Products:
             for rows in row_chunks(n, chunk_rows(n)):
                 cross.values(self.features[rows], out=self.K[rows])
             self.K.diagonal().copy_(kernel.diagonal(self.features))
+        elif not self.keops:
+            self.anew = KernelProduct(kernel, 0.0, self.X, BLOCK_ROWS)
 
     @contextmanager
     def off_the_record(self) -> Iterator[None]:
@@ -69,12 +79,27 @@ class Products:
         self.flops += 2.0 * n * n * columns
         if self.K is not None:
             return self.K @ rhs
-        if self.keops:
-            return _keops_product(self.X, self.kernel, rhs)
-        result, cross = torch.empty_like(rhs), self.kernel.against(self.features)
-        for rows in row_chunks(n, chunk_rows(n)):
-            torch.mm(cross.values(self.features[rows]), rhs, out=result[rows])
-        return result
+        if self.anew is not None:
+            return self.anew(rhs)
+        return _keops_product(self.X, self.kernel, rhs)
+
+    def preconditioner(self, noise_variance: float) -> Preconditioner | None:
+        """r ↦ (Q + sI)⁻¹r, where Q is what greedily selected rows say of K at the present hyperparameters.
+
+        It is much closer to K than GPyTorch's of rank 100 and takes about as long to make, with its pivots found in
+        blocks. None where it cannot be computed.
+        """
+        Z = self.features[greedy_variance(self.kernel, self.X, max(self.landmarks, 1), seed=0)]
+        try:
+            L, _ = jittered_cholesky(self.kernel.gram(Z), Repairs(), what="K_ZZ")
+            V = solve_rows(L, self.kernel.cross(self.features, Z))  # K_XZ L⁻ᵀ  [N, M]
+            B = (V.T @ V).div_(noise_variance)
+            B.diagonal().add_(1.0)
+            L_B, _ = jittered_cholesky(B, Repairs(), what="I + VVᵀ/s", first_jitter=0.0)
+        except NumericalError:
+            return None
+        V = solve_rows(L_B, V)
+        return lambda r: torch.addmm(r, V, V.T @ r, alpha=-1.0 / noise_variance).div_(noise_variance)
 
     def derivative(self, left: Tensor, right: Tensor) -> Tensors:
         """Derivatives of Σ (left rightᵀ) ∘ K_XX by the kernel's parameters."""
@@ -171,10 +196,18 @@ class Solve:
         return norms
 
 
-def covariance(products: Products, kernel: Kernel, leaves: list[Tensor], *, new: bool = True) -> Covariance:
-    """K_XX + sI at these hyperparameters: lengthscales, variance, noise variance."""
+def covariance(
+    products: Products,
+    kernel: Kernel,
+    leaves: list[Tensor],
+    *,
+    preconditioner: Preconditioner | None = None,
+    new: bool = True,
+) -> Covariance:
+    """K_XX + sI at these hyperparameters: lengthscales, variance, noise variance. By default GPyTorch preconditions."""
     if new:
         products.prepare(kernel)
     *parameters, noise = leaves
-    n = len(products.X)
-    return Covariance(KernelMatrix(*parameters, products=products), ConstantDiagLinearOperator(noise, diag_shape=n))
+    noise_matrix = ConstantDiagLinearOperator(noise, diag_shape=len(products.X))
+    override = None if preconditioner is None else (lambda _: (preconditioner, None, None))
+    return Covariance(KernelMatrix(*parameters, products=products), noise_matrix, preconditioner_override=override)
