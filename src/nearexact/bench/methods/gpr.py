@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nearexact.bench.methods.sgpr import Predictor
+from nearexact.bench.methods.sgpr import Predictor, common_to_stages
 from nearexact.bench.protocol import Report, Task
 from nearexact.gp import ExactPosterior, ExactTraining, Progress, Stage
 from nearexact.gp.exact_training import exact_memory
@@ -24,19 +24,8 @@ class GPR:
 
         def after_stage(stage: Stage, posterior: ExactPosterior) -> None:
             predict = Predictor(lambda: posterior)
-            report(
-                predict,
-                elbo=stage.elbo,
-                upper_bound=stage.upper_bound,
-                lower_bound=stage.lower_bound,
-                milestone=True,
-                flops=training.flops,
-                evaluations=stage.evaluations,
-                restarts=stage.restarts,
-                rescues=stage.rescues,
-                stopped=stage.stopped,
-                **predict.hyperparameters(),
-            )
+            shared = {**common_to_stages(stage), **predict.hyperparameters()}
+            report(predict, milestone=True, flops=training.flops, **shared)
 
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
         needed, free = exact_memory(SquaredExponential(), len(y)), memory_budget(task.memory_limit, X.device)

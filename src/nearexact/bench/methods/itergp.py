@@ -120,6 +120,7 @@ class IterGP:
                 variance=float(kernel.parameters["variance"]),
                 noise_variance=noise_variance,
                 stored=products.stored,
+                prediction_preconditioner_size=products.landmarks,
                 exact_lml=_exact_lml(layout, at, task),
                 **(products.last_solve.record() if products.last_solve else {}),
                 **more,

@@ -42,19 +42,13 @@ class SGPR:
             predict = Predictor(lambda: posterior)
             report(
                 predict,
-                elbo=stage.elbo,
-                upper_bound=stage.upper_bound,
-                lower_bound=stage.lower_bound,
                 m=stage.m,
                 milestone=True,
                 flops=training.flops,
                 scheduled_m=stage.scheduled,
-                evaluations=stage.evaluations,
                 reselections=stage.reselections,
-                restarts=stage.restarts,
-                rescues=stage.rescues,
                 jitter=stage.jitter,
-                stopped=stage.stopped,
+                **common_to_stages(stage),
                 **predict.hyperparameters(),
             )
 
@@ -80,6 +74,19 @@ class SGPR:
         Z = X[torch.from_numpy(rows)]
         objective = self.objective(kernel, noise_variance, X, task.y_train, Z, memory_limit=task.memory_limit)
         return objective.factorise(kernel, noise_variance).posterior()
+
+
+def common_to_stages(stage: Stage) -> dict[str, Any]:
+    """What the trace gets of a stage, sparse or exact."""
+    return {
+        "elbo": stage.elbo,
+        "upper_bound": stage.upper_bound,
+        "lower_bound": stage.lower_bound,
+        "evaluations": stage.evaluations,
+        "restarts": stage.restarts,
+        "rescues": stage.rescues,
+        "stopped": stage.stopped,
+    }
 
 
 class Predictor:
