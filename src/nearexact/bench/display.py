@@ -34,7 +34,7 @@ class SweepDisplay:
             self._running.pop(key, None)
             self._ended[event.status] = self._ended.get(event.status, 0) + 1
             if self._live is not None:
-                self._live.console.print(_line(event))
+                self._live.console.print(_line(event), soft_wrap=True)
         if self._live is not None:
             self._live.update(self._view())
 
@@ -70,3 +70,5 @@ def sweep_display(total: int, *, enabled: bool = True, console: Console | None =
         return
     with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
         yield SweepDisplay(live, total)
+    if not live.console.is_terminal:
+        live.console.line()  # which the last view lacks there

@@ -166,6 +166,9 @@ class SVGPExperiment:
         """Four panels: −ELBO against training time, one setting changed at a time, and SGPR with as many points."""
         figure = Figure(figsize=(10.0, 7.0), layout="constrained")
         reference, groups = self.curve(REFERENCE), ablations(self.settings(), centre)
+        # Linear around zero, so that where SGPR ends and the curves should end is in the logarithmic part.
+        ends = reference["negative_elbo"].abs().iloc[-1:].dropna()
+        linear_part = 10.0 ** math.floor(math.log10(max([10.0, *ends])))
         panels: Iterable[Axes] = figure.subplots(2, 2, sharex=True, sharey=True).flat
         for axes, (title, group) in zip(panels, groups.items(), strict=True):
             for setting in group:
@@ -175,7 +178,7 @@ class SVGPExperiment:
             label = f"SGPR, M = {self._inducing(REFERENCE)}"
             axes.plot(reference["elapsed"], reference["negative_elbo"], "k--", label=label)
             axes.set(title=title, xscale="log")
-            axes.set_yscale("symlog", linthresh=1000.0)
+            axes.set_yscale("symlog", linthresh=linear_part)
             axes.grid(alpha=0.3)
             axes.legend(fontsize="small")
         figure.supxlabel("training time (s)")
