@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -9,16 +10,19 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from rich.console import Console
 
 from nearexact import bench
 from nearexact.bench import store
-from nearexact.bench.store import RunFolder
+from nearexact.bench.display import sweep_display
+from nearexact.bench.store import RunFolder, RunSpec
 from nearexact.bench.sweep import Event, Experiment, run_sweep, settings
 
 PLUGINS = Path(__file__).with_name("plugins.py")
@@ -337,3 +341,16 @@ def test_the_plan_remembers_what_was_asked(tmp_path: Path) -> None:
     run(experiment(tmp_path, "mean"))
     run(experiment(tmp_path, "linear"))
     assert len(json.loads((tmp_path / "experiment.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_log_of_a_sweep_ends_its_last_line(interrupted: bool) -> None:
+    written = io.StringIO()
+    with suppress(KeyboardInterrupt), sweep_display(3, console=Console(file=written, width=80)) as display:
+        display.show(Event(RunSpec("a_rather_long_name_of_a_data_set_" * 3, "mean", 0, 1.0, 2.0), "finished"))
+        if interrupted:
+            raise KeyboardInterrupt
+    lines = written.getvalue().splitlines(keepends=True)
+    assert "seed 0: finished" in lines[0]  # not broken at 80 characters
+    assert "1 of 3 runs done" in lines[-1]
+    assert lines[-1].endswith("\n")

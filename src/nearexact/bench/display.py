@@ -68,7 +68,10 @@ def sweep_display(total: int, *, enabled: bool = True, console: Console | None =
     if not enabled:
         yield SweepDisplay(None, total)
         return
-    with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
-        yield SweepDisplay(live, total)
-    if not live.console.is_terminal:
-        live.console.line()  # which the last view lacks there
+    live = Live(console=console, refresh_per_second=REFRESHES_PER_SECOND)
+    try:
+        with live:
+            yield SweepDisplay(live, total)
+    finally:
+        if not live.console.is_terminal:
+            live.console.line()  # which the last view lacks there

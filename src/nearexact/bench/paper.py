@@ -167,7 +167,7 @@ class SVGPExperiment:
         figure = Figure(figsize=(10.0, 7.0), layout="constrained")
         reference, groups = self.curve(REFERENCE), ablations(self.settings(), centre)
         # Linear around zero, so that where SGPR ends and the curves should end is in the logarithmic part.
-        ends = reference["negative_elbo"].abs().iloc[-1:].dropna()
+        ends = [abs(value) for value in reference["negative_elbo"].iloc[-1:] if math.isfinite(value)]
         linear_part = 10.0 ** math.floor(math.log10(max([10.0, *ends])))
         panels: Iterable[Axes] = figure.subplots(2, 2, sharex=True, sharey=True).flat
         for axes, (title, group) in zip(panels, groups.items(), strict=True):

@@ -1,7 +1,8 @@
 """IterGP: an exact GP whose solves and determinants are estimated by conjugate gradients (Wang et al. 2019).
 
 The linear algebra is GPyTorch's: preconditioned CG, stochastic Lanczos quadrature, the gradients of both. What is here
-is the kernel matrix that it multiplies with, so that memory stays bounded, and a record of how each solve went.
+is the kernel matrix that it multiplies with, so that memory stays bounded, a preconditioner for the many solves of
+predictions, and a record of how each solve went.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearexact.bench.methods.kernel_matrix import COLUMNS_AT_ONCE, Covariance, Products, covariance
+from nearexact.bench.methods.kernel_matrix import MOST_LANDMARKS, Covariance, Products, covariance
 from nearexact.bench.protocol import Predict, Report, Task
 from nearexact.gp import ExactObjective, NumericalError, Numerics, Step, minimise
 from nearexact.gp.chunks import row_chunks
@@ -49,11 +50,11 @@ class IterGP:
 
     name = "itergp"
 
-    def __init__(self, noise_floor: float = 1e-5, **changed: float) -> None:
+    def __init__(self, noise_floor: float = 1e-5, most_landmarks: int = MOST_LANDMARKS, **changed: float) -> None:
         unknown = sorted(set(changed) - set(SETTINGS))
         if unknown:
             raise ValueError(f"the settings are {sorted(SETTINGS)}, got {unknown}")
-        self.noise_floor = noise_floor
+        self.noise_floor, self.most_landmarks = noise_floor, most_landmarks
         self.settings = {**SETTINGS, **changed}
 
     def prepare(self) -> None:
@@ -66,7 +67,7 @@ class IterGP:
     def run(self, task: Task, report: Report) -> None:
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
         layout = ParameterLayout(SquaredExponential(), X.shape[1], Numerics(floor=self.noise_floor))
-        products = Products(X, layout.kernel, memory_budget(task.memory_limit, X.device))
+        products = self._products(X, layout.kernel, task)
         theta = layout.pack(layout.kernel, START_NOISE)
         with self._settings():
             for probes in range(MOST_PROBES):
@@ -79,10 +80,13 @@ class IterGP:
     def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> _Posterior:
         """Its predictions at given hyperparameters."""
         X = torch.tensor(task.X_train, device=task.device)
-        products = Products(X, kernel, memory_budget(task.memory_limit, X.device))
+        products = self._products(X, kernel, task)
         y = torch.tensor(task.y_train, device=task.device)
         predict = _predictor(products, kernel, noise_variance, y, self.settings["eval_cg_tolerance"])
         return _Posterior(kernel, noise_variance, predict, self._settings)
+
+    def _products(self, X: Tensor, kernel: Kernel, task: Task) -> Products:
+        return Products(X, kernel, memory_budget(task.memory_limit, X.device), self.most_landmarks)
 
     def _settings(self) -> ExitStack:
         """GPyTorch's settings are global while a context lasts."""
@@ -120,7 +124,6 @@ class IterGP:
                 variance=float(kernel.parameters["variance"]),
                 noise_variance=noise_variance,
                 stored=products.stored,
-                prediction_preconditioner_size=products.landmarks,
                 exact_lml=_exact_lml(layout, at, task),
                 **(products.last_solve.record() if products.last_solve else {}),
                 **more,
@@ -174,9 +177,11 @@ def _predictor(products: Products, kernel: Kernel, noise_variance: float, y: Ten
         with products.off_the_record(), torch.no_grad(), linear_operator.settings.cg_tolerance(tolerance):
             if not ready:
                 ready.append(prepare())
+            elif products.kernel is not kernel:  # training has gone on
+                products.prepare(kernel)
             weights, K_hat = ready[0]
             mean, variance = y.new_empty(len(inputs)), y.new_empty(len(inputs))
-            for rows in row_chunks(len(inputs), COLUMNS_AT_ONCE):
+            for rows in row_chunks(len(inputs), products.columns):
                 features = kernel.features(inputs[rows], products.centre)
                 K = kernel.cross(features, products.features)  # [rows, N]
                 mean[rows] = K @ weights

@@ -1,4 +1,4 @@
-"""K_XX as GPyTorch's linear algebra wants it: products and derivatives in bounded memory, and a record of each solve.
+"""K_XX as GPyTorch's linear algebra wants it: products, derivatives, a preconditioner, and a record of each solve.
 
 The squared exponential kernel with one lengthscale per input only. The matrix is stored where it fits, else computed
 anew for every product.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import linear_operator
 import torch
 from linear_operator.operators import AddedDiagLinearOperator, ConstantDiagLinearOperator, LinearOperator
 from torch import Tensor
@@ -23,9 +24,10 @@ from nearexact.gp.linalg import NumericalError, Repairs, jittered_cholesky
 from nearexact.gp.products import KernelProduct
 from nearexact.kernels.base import Kernel, Tensors
 
-COLUMNS_AT_ONCE = 512  # right-hand sides that are solved for together
+MOST_COLUMNS = 512  # right-hand sides that are solved for together
+VECTORS_PER_COLUMN = 8  # that CG holds for each of them
 BLOCK_ROWS = 1536  # of K where it is computed anew: enough for products with many vectors to run at full speed
-MOST_LANDMARKS, ROWS_PER_LANDMARK = 2000, 16  # so that a product with K costs several times the preconditioner
+MOST_LANDMARKS, ROWS_PER_LANDMARK = 2000, 16  # so that a product with K costs eight times the preconditioner
 Preconditioner = Callable[[Tensor], Tensor]
 
 
@@ -36,7 +38,9 @@ class Products:
     X: Tensor
     kernel: Kernel
     memory: int
+    most_landmarks: int = MOST_LANDMARKS
     K: Tensor | None = None  # [N, N]
+    anew: KernelProduct | None = None  # where K is not stored
     flops: float = 0.0
     count: int = 0
     last_solve: Solve | None = None
@@ -45,15 +49,16 @@ class Products:
         self.centre = self.X.mean(0)
         self.features = self.kernel.features(self.X, self.centre)
         n = len(self.X)
-        # The matrix itself, and vectors for CG: a handful for each right-hand side, and those of the preconditioner.
-        self.landmarks = min(n // ROWS_PER_LANDMARK, MOST_LANDMARKS, self.memory // (8 * 4 * n))
-        self.stored = 8 * n * (n + 8 * COLUMNS_AT_ONCE + 2 * self.landmarks) <= self.memory
-        self.anew: KernelProduct | None = None
+        vector = 8 * n
+        self.columns = max(1, min(MOST_COLUMNS, self.memory // (2 * VECTORS_PER_COLUMN * vector)))
+        self.landmarks = min(n // ROWS_PER_LANDMARK, self.most_landmarks, self.memory // (4 * vector))
+        besides = VECTORS_PER_COLUMN * self.columns + 2 * self.landmarks
+        self.stored = vector * (n + besides) <= self.memory
         self.keops = importlib.util.find_spec("pykeops") is not None
 
     def prepare(self, kernel: Kernel) -> None:
         """Change the hyperparameters."""
-        self.kernel = kernel
+        self.kernel, self.anew = kernel, None
         if self.stored:
             n = len(self.X)
             if self.K is None:
@@ -62,8 +67,6 @@ class Products:
             for rows in row_chunks(n, chunk_rows(n)):
                 cross.values(self.features[rows], out=self.K[rows])
             self.K.diagonal().copy_(kernel.diagonal(self.features))
-        elif not self.keops:
-            self.anew = KernelProduct(kernel, 0.0, self.X, BLOCK_ROWS)
 
     @contextmanager
     def off_the_record(self) -> Iterator[None]:
@@ -79,17 +82,21 @@ class Products:
         self.flops += 2.0 * n * n * columns
         if self.K is not None:
             return self.K @ rhs
-        if self.anew is not None:
-            return self.anew(rhs)
-        return _keops_product(self.X, self.kernel, rhs)
+        if self.keops:
+            return _keops_product(self.X, self.kernel, rhs)
+        if self.anew is None:
+            self.anew = KernelProduct(self.kernel, 0.0, self.X, BLOCK_ROWS)
+        return self.anew(rhs)
 
     def preconditioner(self, noise_variance: float) -> Preconditioner | None:
         """r ↦ (Q + sI)⁻¹r, where Q is what greedily selected rows say of K at the present hyperparameters.
 
-        It is much closer to K than GPyTorch's of rank 100 and takes about as long to make, with its pivots found in
-        blocks. None where it cannot be computed.
+        Greedy selection by blocks affords more rows than the pivots that GPyTorch finds one by one. None where there is
+        no room for more, or where it cannot be computed: then it is up to GPyTorch.
         """
-        Z = self.features[greedy_variance(self.kernel, self.X, max(self.landmarks, 1), seed=0)]
+        if self.landmarks <= linear_operator.settings.max_preconditioner_size.value():
+            return None
+        Z = self.features[greedy_variance(self.kernel, self.X, self.landmarks, seed=0)]
         try:
             L, _ = jittered_cholesky(self.kernel.gram(Z), Repairs(), what="K_ZZ")
             V = solve_rows(L, self.kernel.cross(self.features, Z))  # K_XZ L⁻ᵀ  [N, M]
