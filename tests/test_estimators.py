@@ -1,12 +1,9 @@
-"""The scikit-learn face: conventions, units, inputs of every kind, limits and interruption."""
+"""The scikit-learn face: conventions, units, inputs of every kind, mistakes."""
 
 from __future__ import annotations
 
-import itertools
 import pickle
-import signal
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +23,7 @@ from sklearn.preprocessing import QuantileTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nearexact import GPRegressor, SGPRegressor, load
-from nearexact.gp import ExactObjective, ExactTraining, SparseObjective, Training, sgpr_objective
-from nearexact.gp.inducing import select
+from nearexact.gp import ExactObjective, sgpr_objective
 from nearexact.kernels import Matern32, SquaredExponential
 from tests.problems import regression
 from tests.tensors import Allocations
@@ -286,109 +282,6 @@ def test_prediction_for_many_rows_needs_no_array_of_rows_by_points() -> None:
     np.testing.assert_allclose(model.predict(many[-5:], return_std=True)[1], std[-5:], rtol=1e-9)
 
 
-# ---- limits, warnings, interruption ----------------------------------------------------------------------------------
-
-
-def rough(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
-    """Too rough for few points."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-3.0, 3.0, size=(n, 2))
-    return X, np.sin(8.0 * X[:, 0]) * np.cos(7.0 * X[:, 1]) + 0.1 * rng.normal(size=n)
-
-
-@pytest.mark.parametrize(
-    ("limits", "named"),
-    [
-        ({"max_inducing": 20}, "max_inducing=20 ended the fit at 20 inducing points"),
-        ({"memory_limit": "6MB"}, "memory_limit='6MB' ended the fit"),
-        ({"time_limit": 1e-3}, "time_limit=0.001 ended the fit"),
-    ],
-)
-def test_a_fit_that_is_cut_short_says_what_is_missing(limits: dict[str, object], named: str) -> None:
-    X, y = rough()
-    with pytest.warns(ConvergenceWarning, match=named) as caught:
-        model = SGPRegressor(random_state=0, **limits).fit(X, y)  # type: ignore[arg-type]
-    assert "nats per point; 0.01 would be certified" in str(caught[0].message)
-    assert caught[0].filename == __file__
-    assert np.isfinite(model.predict(X)).all()
-    assert model.certificate_.verdict in ("not reached", "no better than noise")
-
-
-def test_exact_gp_says_when_time_or_memory_is_short() -> None:
-    X, y = rough()
-    with pytest.warns(ConvergenceWarning, match="time_limit=1e-06 ended the fit before the optimiser had converged"):
-        model = GPRegressor(time_limit=1e-6).fit(X, y)
-    assert np.isfinite(model.predict(X)).all()
-    with pytest.raises(
-        ValueError, match=r"400 rows needs 0\.0\d+ GB, but the memory limit is 0\.001 GB: .* use a sparse GP"
-    ):
-        GPRegressor(memory_limit="1MB").fit(X, y)
-
-
-def test_exact_gp_leaves_the_noise_trap() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 30))
-    y = X @ rng.normal(size=30) + rng.normal(size=200)
-    model = GPRegressor().fit(X, y)
-    assert [stage.rescues for stage in model.history_] == [0, 1]
-    assert model.certificate_.verdict == "certified"
-    assert model.score(X, y) > 0.9
-
-
-@pytest.mark.parametrize("at", [1, 12])  # before anything is known, and later
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_ctrl_c_leaves_a_fitted_estimator(
-    estimator: type[SGPRegressor], at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    objective = SparseObjective if estimator is SGPRegressor else ExactObjective
-    evaluate, calls = objective.__call__, itertools.count(1)
-
-    def interrupted(self: SparseObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        if next(calls) == at:
-            signal.raise_signal(signal.SIGINT)
-        return evaluate(self, theta)
-
-    monkeypatch.setattr(objective, "__call__", interrupted)
-    X, y = rough()
-    model = estimator(random_state=0, time_limit=None)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    assert model.history_[-1].ended == "interrupted"
-    mean, std = model.predict(X, return_std=True)
-    assert np.isfinite(mean).all()
-    assert (std > 0.0).all()
-    assert model.elbo_ > -1e6
-
-
-@pytest.mark.parametrize(
-    ("estimator", "place"),
-    [(SGPRegressor, "selection"), *itertools.product(ESTIMATORS, ["bounds", "posterior"])],
-)
-def test_ctrl_c_at_awkward_moments(estimator: type[SGPRegressor], place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = itertools.count(1)
-
-    def once(function: Callable[..., object]) -> Callable[..., object]:
-        def interrupted(*args: object, **options: object) -> object:
-            if next(calls) == 1:
-                signal.raise_signal(signal.SIGINT)
-            return function(*args, **options)
-
-        return interrupted
-
-    if place == "selection":
-        monkeypatch.setattr("nearexact.gp.training.select", once(select))
-    else:  # after training, while the model is put together
-        training = Training if estimator is SGPRegressor else ExactTraining
-        monkeypatch.setattr(training, place, once(getattr(training, place)))
-    X, y = rough(60)
-    model = estimator(random_state=0)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    assert np.isfinite(model.predict(X)).all()
-    if place == "selection":
-        assert model.history_[-1].ended == "interrupted"
-
-
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_a_fit_that_fails_changes_nothing(estimator: type[SGPRegressor], data: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = data
@@ -451,3 +344,13 @@ def test_diabetes_is_certified_and_beats_the_linear_model() -> None:
     model = SGPRegressor(random_state=0).fit(X[train], y[train])
     assert model.certificate_.verdict in ("certified", "converged")
     assert model.score(X[test], y[test]) > 0.4
+
+
+def test_exact_gp_leaves_the_noise_trap() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 30))
+    y = X @ rng.normal(size=30) + rng.normal(size=200)
+    model = GPRegressor().fit(X, y)
+    assert [stage.rescues for stage in model.history_] == [0, 1]
+    assert model.certificate_.verdict == "certified"
+    assert model.score(X, y) > 0.9

@@ -1,0 +1,107 @@
+"""Estimators whose fit a limit or Ctrl-C ends: what they say, and what is left."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from nearexact import GPRegressor, SGPRegressor
+from nearexact.gp import ExactObjective, ExactTraining, SparseObjective, Training
+from nearexact.gp.inducing import select
+
+ESTIMATORS = [SGPRegressor, GPRegressor]
+
+
+def rough(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Too rough for few points."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, size=(n, 2))
+    return X, np.sin(8.0 * X[:, 0]) * np.cos(7.0 * X[:, 1]) + 0.1 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"max_inducing": 20}, "max_inducing=20 ended the fit at 20 inducing points"),
+        ({"memory_limit": "6MB"}, "memory_limit='6MB' ended the fit"),
+        ({"time_limit": 1e-3}, "time_limit=0.001 ended the fit"),
+    ],
+)
+def test_a_fit_that_is_cut_short_says_what_is_missing(limits: dict[str, object], named: str) -> None:
+    X, y = rough()
+    with pytest.warns(ConvergenceWarning, match=named) as caught:
+        model = SGPRegressor(random_state=0, **limits).fit(X, y)  # type: ignore[arg-type]
+    assert "nats per point; 0.01 would be certified" in str(caught[0].message)
+    assert caught[0].filename == __file__
+    assert np.isfinite(model.predict(X)).all()
+    assert model.certificate_.verdict in ("not reached", "no better than noise")
+
+
+def test_exact_gp_says_when_time_or_memory_is_short() -> None:
+    X, y = rough()
+    with pytest.warns(ConvergenceWarning, match="time_limit=1e-06 ended the fit before the optimiser had converged"):
+        model = GPRegressor(time_limit=1e-6).fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+    with pytest.raises(
+        ValueError, match=r"400 rows needs 0\.0\d+ GB, but the memory limit is 0\.001 GB: .* use a sparse GP"
+    ):
+        GPRegressor(memory_limit="1MB").fit(X, y)
+
+
+@pytest.mark.parametrize("at", [1, 12])  # before anything is known, and later
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_ctrl_c_leaves_a_fitted_estimator(
+    estimator: type[SGPRegressor], at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = SparseObjective if estimator is SGPRegressor else ExactObjective
+    evaluate, calls = objective.__call__, itertools.count(1)
+
+    def interrupted(self: SparseObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if next(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(self, theta)
+
+    monkeypatch.setattr(objective, "__call__", interrupted)
+    X, y = rough()
+    model = estimator(random_state=0, time_limit=None)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.history_[-1].ended == "interrupted"
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0.0).all()
+    assert model.elbo_ > -1e6
+
+
+@pytest.mark.parametrize(
+    ("estimator", "place"),
+    [(SGPRegressor, "selection"), *itertools.product(ESTIMATORS, ["bounds", "posterior"])],
+)
+def test_ctrl_c_at_awkward_moments(estimator: type[SGPRegressor], place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = itertools.count(1)
+
+    def once(function: Callable[..., object]) -> Callable[..., object]:
+        def interrupted(*args: object, **options: object) -> object:
+            if next(calls) == 1:
+                signal.raise_signal(signal.SIGINT)
+            return function(*args, **options)
+
+        return interrupted
+
+    if place == "selection":
+        monkeypatch.setattr("nearexact.gp.training.select", once(select))
+    else:  # after training, while the model is put together
+        training = Training if estimator is SGPRegressor else ExactTraining
+        monkeypatch.setattr(training, place, once(getattr(training, place)))
+    X, y = rough(60)
+    model = estimator(random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
+    if place == "selection":
+        assert model.history_[-1].ended == "interrupted"
