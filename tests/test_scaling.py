@@ -16,6 +16,7 @@ from nearexact.scaling import Scaling
     st.floats(-290.0, 290.0),
 )
 @example(np.eye(12, 3) * 5e-324, 0.0)  # too small to be divided by
+@example(np.eye(12, 3) * 3e-308, 0.0)  # only its standard deviation is
 def test_standardised_columns_and_back(values: np.ndarray, exponent: float) -> None:
     values = values * 10.0**exponent
     scaling = Scaling.of(values)

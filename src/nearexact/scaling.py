@@ -27,11 +27,12 @@ class Scaling:
         shrunk = values / unit
         mean = shrunk.mean(0)
         deviation = np.sqrt(np.square(shrunk - mean).mean(0))
-        constant = (deviation <= ROUNDINGS * number.eps) | (deviation * unit < number.tiny)  # nothing to divide by
+        constant = deviation <= ROUNDINGS * number.eps
+        vanishing = ~constant & (deviation * unit < number.tiny)  # too small to be divided by: left as it is, next to 0
         # A constant column keeps its own value as the shift: the mean may be off by a rounding.
         # And it is measured in units of its own size, since it has no other.
-        shift = np.where(constant, values[0], mean * unit)
-        return Scaling(shift, np.where(constant, unit, deviation * unit))
+        shift = np.where(constant | vanishing, values[0], mean * unit)
+        return Scaling(shift, np.where(constant, unit, np.where(vanishing, 1.0, deviation * unit)))
 
     def apply(self, values: FloatArray) -> FloatArray:
         """Standardised values."""
