@@ -31,7 +31,7 @@ def browser() -> Iterator[Any]:
     """A real one, that talks to nobody."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.exists():
-        pytest.skip(f"there is no {CHROMIUM}")
+        pytest.skip(f"needs a browser: there is no {CHROMIUM}, which Debian's chromium installs")
     with sync_api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=SWITCHES)
         yield chromium
