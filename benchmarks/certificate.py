@@ -28,20 +28,20 @@ from nearexact import SGPRegressor
 from nearexact.gp import (
     Numerics,
     SparseObjective,
-    bracket,
     conjugate_gradients,
     gpr_objective,
     greedy_variance,
     minimise,
+    tighten_bounds,
 )
-from nearexact.gp.chunks import chunk_rows, row_chunks, solve_rows
 from nearexact.gp.factorisation import Factorisation
+from nearexact.gp.kernel_product import KernelProduct
+from nearexact.gp.linalg import add_gram, solve_rows
+from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.optimise import LBFGSSettings
-from nearexact.gp.products import KernelProduct
-from nearexact.gp.sparse import add_gram
 from nearexact.kernels import SquaredExponential
-from nearexact.kernels.base import FloatArray
 from nearexact.kernels.stationary import SquaredExponentialCross
+from nearexact.typing import FloatArray
 
 RESULTS = Path(__file__).parent / "results" / "certificate.json"
 NOISE = 0.01  # with unit lengthscales and variance: where training starts
@@ -169,7 +169,7 @@ def iterations(rows: int | None, m: int) -> list[Row]:
     alternatives = {"bare": bare(kernel, objective.X, blocks.rows), "product": lambda: blocks(v)}
     seconds = interleaved(alternatives, REPEATS)
     whole = time.perf_counter()
-    result = bracket(objective, f)
+    result = tighten_bounds(objective, f)
     whole = time.perf_counter() - whole
     return [
         {

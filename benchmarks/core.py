@@ -22,7 +22,7 @@ from timing import DGEMM_FLOPS, dgemm, interleaved
 
 from nearexact.gp import Numerics, SparseObjective, gpr_objective, greedy_variance, sgpr_objective
 from nearexact.kernels import SquaredExponential
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 NOISE = 0.01  # with unit lengthscales and variance: where training starts
 SOLVE_BY_CHUNK = Numerics(direct_condition=0.0, merge_condition=0.0)  # as on ill-conditioned problems

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nearexact.bench.datasets import load_split
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 
 def training_set(name: str) -> tuple[FloatArray, FloatArray]:

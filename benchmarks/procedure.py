@@ -21,7 +21,7 @@ import numpy as np
 
 from nearexact.bench.datasets import PAPER, Split, load_split
 from nearexact.gp import SparsePosterior, Stage, Training
-from nearexact.gp.starts import explains_nothing
+from nearexact.gp.noise_only import explains_nothing
 from nearexact.kernels import SquaredExponential
 
 RESULTS = Path(__file__).parent / "results"

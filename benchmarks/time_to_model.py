@@ -22,7 +22,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from nearexact import SGPRegressor
 from nearexact.bench.datasets import Split, load_split
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 RESULTS = Path(__file__).parent / "results" / "time_to_model.json"
 Predictions = tuple[FloatArray, FloatArray]  # mean and standard deviation of new observations

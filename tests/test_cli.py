@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from nearexact.bench import methods
-from nearexact.bench.sweep import Experiment, _write_plan, run_sweep
+from nearexact.bench.running.sweep import Experiment, _write_plan, run_sweep
 from nearexact.cli import main
 
 RUN_MEAN = ["bench", "run", "--methods", "mean", "--datasets", "step", "--out", "results"]

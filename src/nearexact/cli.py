@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from nearexact.commands import bench, data, datasets, paper
+from nearexact.commands import bench, datasets, paper
+from nearexact.commands import model as data
 
 WRONG_USE, CTRL_C = 2, 130
 

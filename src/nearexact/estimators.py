@@ -11,18 +11,18 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from nearexact.base_estimator import Problem, Regressor
 from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT, Certificate, judge
-from nearexact.gp.bracket import MOST_ITERATIONS, bracket
 from nearexact.gp.exact_training import ExactTraining
-from nearexact.gp.factorisation import SparsePosterior
-from nearexact.gp.record import TIME_LIMIT, Stage
+from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.stages import TIME_LIMIT, Stage
+from nearexact.gp.tighten import MOST_ITERATIONS, tighten_bounds
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel, SquaredExponential
 from nearexact.limits import parse_bytes, parse_seconds
-from nearexact.progress import bracket_display, progress_display
-from nearexact.regressor import Problem, Regressor
+from nearexact.progress import progress_display, tightening_display
 
 SAME_DATA = 1e-3  # nats per point by which a bound may differ, on another machine, for data to be the same
 
@@ -158,8 +158,8 @@ class SGPRegressor(Regressor):
         known = (model.elbo, model.tight_bound)  # one of them was maximised
         if not any(abs(value - self.elbo_) <= SAME_DATA * len(problem.y) for value in known):
             raise ValueError("these are not the data that the model was fitted to: their likelihood differs")
-        with bracket_display(self.progress, seconds) as display:
-            result = bracket(
+        with tightening_display(self.progress, seconds) as display:
+            result = tighten_bounds(
                 objective,
                 model,
                 iterations=MOST_ITERATIONS if cg_iterations is None else int(cg_iterations),

@@ -20,10 +20,9 @@ from safetensors.torch import save_file
 
 from nearexact import kernels
 from nearexact.certificate import Certificate
-from nearexact.gp.exact import ExactPosterior
-from nearexact.gp.factorisation import SparsePosterior
-from nearexact.gp.linalg import Repairs
-from nearexact.gp.record import Stage
+from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.safety import Repairs
+from nearexact.gp.stages import Stage
 from nearexact.kernels import Kernel
 from nearexact.kernels.composite import Composite
 from nearexact.scaling import Scaling

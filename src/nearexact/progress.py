@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from nearexact.gp.conjugate_gradients import Iteration
-from nearexact.gp.record import Progress, Stage
+from nearexact.gp.quadratic import Iteration
+from nearexact.gp.stages import Progress, Stage
 
 REFRESHES_PER_SECOND = 4
 
@@ -67,7 +67,7 @@ def progress_display(enabled: bool, time_limit: float, console: Console | None =
         yield Display(live, time_limit)
 
 
-class BracketDisplay:
+class TighteningDisplay:
     """One line with the bounds while they are tightened; without a live view it shows nothing."""
 
     def __init__(self, live: Live | None, time_limit: float) -> None:
@@ -93,13 +93,13 @@ class BracketDisplay:
 
 
 @contextmanager
-def bracket_display(enabled: bool, time_limit: float, console: Console | None = None) -> Iterator[BracketDisplay]:
+def tightening_display(enabled: bool, time_limit: float, console: Console | None = None) -> Iterator[TighteningDisplay]:
     """A display that is drawn on the terminal or in the notebook if enabled."""
     if not enabled:
-        yield BracketDisplay(None, time_limit)
+        yield TighteningDisplay(None, time_limit)
         return
     with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
-        yield BracketDisplay(live, time_limit)
+        yield TighteningDisplay(live, time_limit)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 # A column whose standard deviation is below this many roundings of its largest value is constant.
 ROUNDINGS = 8.0

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from torch.distributions import Normal, kl_divergence
 
 from nearexact.bench import fidelity, methods, store
-from nearexact.bench.clock import TrainingClock
 from nearexact.bench.datasets import load_split
 from nearexact.bench.fidelity import Fidelity, Gaussian
-from nearexact.bench.recorder import Recorder
+from nearexact.bench.running.clock import TrainingClock
+from nearexact.bench.running.recorder import Recorder
 from nearexact.bench.store import RunFolder, RunSpec
 from nearexact.cli import main
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
-from tests.bench.test_methods import task
+from tests.bench.methods.test_methods import task
 
 
 def run_here(results: Path, method: str, dataset: str, **options: Any) -> RunFolder:

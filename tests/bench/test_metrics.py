@@ -10,8 +10,8 @@ from scipy import stats
 
 from nearexact import bench
 from nearexact.bench import metrics, store
-from nearexact.bench.clock import TrainingClock
-from nearexact.bench.recorder import Recorder
+from nearexact.bench.running.clock import TrainingClock
+from nearexact.bench.running.recorder import Recorder
 from nearexact.bench.store import RunFolder, RunSpec
 
 

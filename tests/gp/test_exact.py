@@ -8,8 +8,7 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from nearexact.gp import chunks as chunks_module
-from nearexact.gp import gpr_objective
+from nearexact.gp import gpr_objective, memory
 from nearexact.kernels import Kernel, Linear, Matern12, Matern32, Matern52, SquaredExponential
 from tests.gp import dense
 from tests.problems import KERNELS, regression
@@ -75,7 +74,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = regression(700)
     one = gpr_objective(SquaredExponential() + Linear(), NOISE, X, y)
     value, gradient = one(one.theta0)
-    monkeypatch.setattr(chunks_module, "MOST_ELEMENTS", 300 * 700)
+    monkeypatch.setattr(memory, "MOST_ELEMENTS", 300 * 700)
     many = gpr_objective(SquaredExponential() + Linear(), NOISE, X, y)
     assert many(many.theta0)[0] == pytest.approx(value, rel=1e-12)
     assert many(many.theta0)[1] == pytest.approx(gradient, rel=1e-9)

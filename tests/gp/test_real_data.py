@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nearexact.gp import bracket, gpr_objective, greedy_variance, sgpr_objective
+from nearexact.gp import gpr_objective, greedy_variance, sgpr_objective, tighten_bounds
 from nearexact.kernels import SquaredExponential
 from tests.gp.test_inducing import literal
 
@@ -60,7 +60,7 @@ def test_the_bracket_holds_the_exact_likelihood_of_kin8nm() -> None:
     kernel = SquaredExponential(np.full(8, 3.0), 1.5)
     objective = sgpr_objective(kernel, noise, X, y, X[greedy_variance(kernel, X, 1000, seed=0)])
     model = objective.factorise(kernel, noise, residuals=True)
-    bounds = bracket(objective, model).bounds
+    bounds = tighten_bounds(objective, model).bounds
     lml = gpr_objective(kernel, noise, X, y).factorise(kernel, noise).lml
     assert bounds.lower <= lml <= bounds.upper
     assert (bounds.upper - bounds.lower) / len(y) < 0.03 < 0.3 < (model.upper_bound - model.elbo) / len(y)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import Numerics, SparseObjective, sgpr_objective
-from nearexact.gp import chunks as chunks_module
+from nearexact.gp import Numerics, SparseObjective, linalg, memory, sgpr_objective
 from nearexact.gp import sparse as sparse_module
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, SquaredExponential
 from tests.gp import dense
@@ -241,8 +240,8 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch, numerics: Numerics,
     kernel = SquaredExponential(0.3)
     one = SparseObjective(kernel, NOISE, X, y, X[:150], bound=bound, numerics=numerics)
     value, gradient = one(one.theta0)
-    monkeypatch.setattr(chunks_module, "MOST_ELEMENTS", 300 * 150)
-    monkeypatch.setattr(sparse_module, "GRAM_BLOCK", 37)
+    monkeypatch.setattr(memory, "MOST_ELEMENTS", 300 * 150)
+    monkeypatch.setattr(linalg, "GRAM_BLOCK", 37)
     monkeypatch.setattr(sparse_module, "KEPT_ELEMENTS", 0)
     many = SparseObjective(kernel, NOISE, X, y, X[:150], bound=bound, numerics=numerics)
     assert (one.plan.rows, many.plan.rows) == (1000, 300)

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from nearexact.gp import NumericalError, Progress, Stage, Training, gpr_objective, sgpr_objective
-from nearexact.gp.factorisation import SparsePosterior
 from nearexact.gp.inducing import select
+from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
+from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import ends_early, inducing_schedule
 from nearexact.gp.sparse import SparseObjective
-from nearexact.gp.starts import explains_nothing, noise_only_likelihood, with_less_influence
+from nearexact.gp.starts import with_less_influence
 from nearexact.kernels import ArcCosine, Linear, Matern12, SquaredExponential
 from tests.problems import KERNELS, regression
 from tests.tensors import Allocations

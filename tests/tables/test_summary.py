@@ -19,7 +19,7 @@ from nearexact.tables import Fitted, fit
 from nearexact.tables.columns import Column
 from nearexact.tables.recipe import Recipe
 from nearexact.tables.summary import Evaluation, relevances
-from nearexact.tables.text import printable, summary_lines
+from nearexact.tables.terminal import printable, summary_lines
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ import pooch
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from sklearn.datasets import load_diabetes
 
-from nearexact.kernels.base import FloatArray
 from nearexact.scaling import Scaling
+from nearexact.typing import FloatArray
 
 DATA_FOLDER = "NEAREXACT_DATA"
 CACHE_FOLDER = "NEAREXACT_CACHE"

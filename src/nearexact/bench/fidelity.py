@@ -27,8 +27,8 @@ from nearexact.certificate import CERTIFIED_GAP
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, minimise
 from nearexact.gp.exact_training import exact_memory
 from nearexact.kernels import SquaredExponential
-from nearexact.kernels.base import FloatArray
 from nearexact.limits import is_out_of_memory, memory_budget
+from nearexact.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 

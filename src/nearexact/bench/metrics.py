@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 COVERAGE_LEVELS = (50, 90, 95)  # per cent
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 Predict = Callable[[FloatArray], tuple[Any, Any]]
 

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
 ASIDE = "aside-"  # and a number

@@ -71,8 +71,8 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from nearexact.bench import store
-    from nearexact.bench.display import sweep_display
-    from nearexact.bench.sweep import Experiment, read_experiment, run_sweep, settings
+    from nearexact.bench.running.sweep import Experiment, read_experiment, run_sweep, settings
+    from nearexact.bench.running.terminal import sweep_display
 
     names = ("methods", "datasets", "seeds", "budget", "hard_limit", "memory_limit", "out", "threads", "jobs", "device")
     flags = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from nearexact.bench.status import summarise
+    from nearexact.bench.running.status import summarise
 
     for part in summarise(options.results):
         Console().print(part)
@@ -100,7 +100,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from nearexact.bench.check import check_method
+    from nearexact.bench.running.check import check_method
 
     findings = check_method(options.method)
     for finding in findings:
@@ -150,7 +150,7 @@ def _fidelity(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from nearexact.bench.report import write_report
+    from nearexact.bench.report.page import write_report
 
     costs = {"time": "elapsed", "flops": "flops", "memory": "peak_memory_mb", "prediction": "predict_seconds"}
     paths = write_report(

@@ -34,8 +34,8 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _svgp(options: argparse.Namespace) -> int:
-    from nearexact.bench.display import sweep_display
-    from nearexact.bench.paper import SVGPExperiment
+    from nearexact.bench.paper.svgp import SVGPExperiment
+    from nearexact.bench.running.terminal import sweep_display
     from nearexact.limits import parse_seconds
 
     given = {name: getattr(options, name) for name in ("dataset", "steps", "inducing", "seed", "threads")}

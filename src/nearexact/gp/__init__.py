@@ -9,18 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 from nearexact.gp.bounds import Interval, LikelihoodBounds
-from nearexact.gp.bracket import Bracketed, bracket
-from nearexact.gp.conjugate_gradients import Iteration, conjugate_gradients
-from nearexact.gp.exact import ExactObjective, ExactPosterior
+from nearexact.gp.exact import ExactObjective
 from nearexact.gp.exact_training import ExactTraining
-from nearexact.gp.factorisation import Factorisation, SparsePosterior
+from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.inducing import Selection, greedy_variance, select
-from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.optimise import LBFGSSettings, Optimum, Step, minimise
-from nearexact.gp.record import Progress, Stage
+from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.quadratic import Iteration, conjugate_gradients
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.stages import Progress, Stage
+from nearexact.gp.tighten import TightenedBounds, tighten_bounds
 from nearexact.gp.training import Training
 from nearexact.kernels.base import Kernel
+
+bracket, Bracketed = tighten_bounds, TightenedBounds  # their names in earlier releases
 
 
 def sgpr_objective(
@@ -68,6 +71,7 @@ __all__ = [
     "SparsePosterior",
     "Stage",
     "Step",
+    "TightenedBounds",
     "Training",
     "bracket",
     "conjugate_gradients",
@@ -76,4 +80,5 @@ __all__ = [
     "minimise",
     "select",
     "sgpr_objective",
+    "tighten_bounds",
 ]

@@ -2,91 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.chunks import chunk_rows, row_chunks, solve_rows
-from nearexact.gp.data import as_training_data
-from nearexact.gp.linalg import (
-    DEFAULT_NUMERICS,
-    Numerics,
-    Repairs,
-    clamp_variances,
-    jittered_cholesky,
-    log_determinant,
-    sample_gaussian,
-)
+from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.kernels.base import FloatArray, Kernel, Tensors, add_to, as_matrix
-
-
-@dataclass(frozen=True, eq=False)
-class ExactPosterior:
-    """An exact GP at one θ: its log marginal likelihood and its predictions."""
-
-    kernel: Kernel
-    noise_variance: float
-    X: Tensor  # [N, D]
-    centre: Tensor  # from which features are measured [D]
-    of_X: Tensor  # features of the inputs [N, F]
-    y: Tensor  # [N]
-    L: Tensor  # chol(K + sI)  [N, N]
-    weights: Tensor  # α = (K + sI)⁻¹y  [N]
-    jitter: float
-    repairs: Repairs
-
-    @property
-    def inducing_points(self) -> Tensor:
-        """All inputs [N, D], in the place of a sparse model's."""
-        return self.X
-
-    @cached_property
-    def bounds(self) -> LikelihoodBounds:
-        """The two parts of the log marginal likelihood, which need no bounds: log|K + sI| and yᵀ(K + sI)⁻¹y."""
-        return LikelihoodBounds.exact(len(self.y), float(log_determinant(self.L)), float(self.y @ self.weights))
-
-    @property
-    def lml(self) -> float:
-        """Log marginal likelihood."""
-        return self.bounds.elbo
-
-    def predict(self, X: Any) -> tuple[Tensor, Tensor]:
-        """Mean and variance [N*] of the latent function at each row of X, in chunks."""
-        inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
-        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
-        for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
-            features = self.kernel.features(inputs[rows], self.centre)
-            K = self.kernel.cross(features, self.of_X)  # [rows, N]
-            mean[rows] = K @ self.weights
-            variance[rows] = self.kernel.diagonal(features) - solve_rows(self.L, K).square_().sum(1)
-        return mean, clamp_variances(variance, self.repairs)
-
-    def mean(self, X: Any) -> Tensor:
-        """The mean [N*] alone: no solve is needed for it."""
-        inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
-        mean = inputs.new_empty(len(inputs))
-        for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
-            mean[rows] = self.kernel.cross(self.kernel.features(inputs[rows], self.centre), self.of_X) @ self.weights
-        return mean
-
-    def joint(self, X: Any) -> tuple[Tensor, Tensor]:
-        """Mean [N*] and full covariance [N*, N*] of the latent function at the rows of X."""
-        features = self.kernel.features(as_matrix(X, "X", self.y.device, columns=len(self.centre)), self.centre)
-        K = self.kernel.cross(features, self.of_X)  # [N*, N]
-        mean = K @ self.weights
-        V = solve_rows(self.L, K)
-        covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0)
-        clamp_variances(covariance.diagonal(), self.repairs)
-        return mean, covariance
-
-    def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
-        """Draws of the latent function at the rows of X: [n_samples, N*]."""
-        return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
+from nearexact.gp.posterior import ExactPosterior
+from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky
+from nearexact.kernels.base import Kernel, Tensors, add_to
+from nearexact.typing import FloatArray
+from nearexact.validation import as_training_data
 
 
 class ExactObjective:

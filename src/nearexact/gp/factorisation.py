@@ -5,22 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from nearexact.gp.bounds import Interval, LikelihoodBounds
-from nearexact.gp.chunks import chunk_rows, row_chunks, solve_rows
-from nearexact.gp.linalg import (
-    Numerics,
-    Repairs,
-    clamp_variances,
-    jittered_cholesky,
-    log_determinant,
-    sample_gaussian,
-)
-from nearexact.kernels.base import Cross, Kernel, as_matrix
+from nearexact.gp.linalg import cholesky_log_det
+from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.safety import Numerics, Repairs, jittered_cholesky
+from nearexact.kernels.base import Cross, Kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +54,7 @@ class Factorisation:
     @cached_property
     def log_det(self) -> float:
         """log|Q + sI|."""
-        return self.n * math.log(self.noise_variance) + float(log_determinant(self.L_B))
+        return self.n * math.log(self.noise_variance) + float(cholesky_log_det(self.L_B))
 
     @cached_property
     def _quadratic(self) -> float:
@@ -116,59 +109,3 @@ class Factorisation:
         """The predictive distribution, independent of the data."""
         s = self.noise_variance
         return SparsePosterior(self.kernel, s, self.Z, self.L, self.L_B, self.w / s, self.repairs)
-
-
-@dataclass(frozen=True, eq=False)
-class SparsePosterior:
-    """Predictions of a sparse GP from quantities of size M; the data are no longer needed."""
-
-    kernel: Kernel
-    noise_variance: float
-    Z: Tensor  # [M, D]
-    L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
-    L_B: Tensor  # chol(I + VVᵀ/s)  [M, M]
-    weights: Tensor  # B⁻¹b/s  [M]
-    repairs: Repairs
-
-    @property
-    def inducing_points(self) -> Tensor:
-        """Z [M, D]."""
-        return self.Z
-
-    def predict(self, X: Any) -> tuple[Tensor, Tensor]:
-        """Mean and variance [N] of the latent function at each row of X; in chunks, so N may be millions."""
-        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
-        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
-        centre = self.Z.mean(0)
-        cross = self.kernel.against(self.kernel.features(self.Z, centre))
-        for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
-            features = self.kernel.features(inputs[rows], centre)
-            V = solve_rows(self.L, cross.values(features))
-            mean[rows] = V @ self.weights
-            U = solve_rows(self.L_B, V.clone())
-            # k(x, x) − v*ᵀv* + v*ᵀB⁻¹v*
-            variance[rows] = self.kernel.diagonal(features) - V.square_().sum(1) + U.square_().sum(1)
-        return mean, clamp_variances(variance, self.repairs)
-
-    def mean(self, X: Any) -> Tensor:
-        """The mean [N] alone, with half the work."""
-        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
-        mean, centre = inputs.new_empty(len(inputs)), self.Z.mean(0)
-        cross = self.kernel.against(self.kernel.features(self.Z, centre))
-        for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
-            mean[rows] = solve_rows(self.L, cross.values(self.kernel.features(inputs[rows], centre))) @ self.weights
-        return mean
-
-    def joint(self, X: Any) -> tuple[Tensor, Tensor]:
-        """Mean [N] and full covariance [N, N] of the latent function at the rows of X."""
-        centre = self.Z.mean(0)
-        features = self.kernel.features(as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1]), centre)
-        V = solve_rows(self.L, self.kernel.cross(features, self.kernel.features(self.Z, centre)))
-        U = solve_rows(self.L_B, V.clone())
-        covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0).addmm_(U, U.T)
-        clamp_variances(covariance.diagonal(), self.repairs)
-        return V @ self.weights, covariance
-
-    def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
-        """Draws of the latent function at the rows of X: [n_samples, N]."""
-        return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from nearexact.gp.bounds import Interval, LikelihoodBounds
-from nearexact.gp.chunks import row_chunks, solve_rows
-from nearexact.gp.data import as_training_data
-from nearexact.gp.factorisation import SparsePosterior
-from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky, log_determinant
-from nearexact.gp.memory import MemoryPlan
+from nearexact.gp.linalg import add_gram, cholesky_log_det, congruence, mirror_lower, solve_rows
+from nearexact.gp.memory import MemoryPlan, row_chunks
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.gp.sparse import add_gram, congruence, mirror_lower
-from nearexact.kernels.base import Cross, FloatArray, Kernel, Tensors, add_to, as_matrix, with_diagonal
+from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky
+from nearexact.kernels.base import Cross, Kernel, Tensors, add_to, with_diagonal
 from nearexact.limits import memory_budget
+from nearexact.typing import FloatArray
+from nearexact.validation import as_matrix, as_training_data
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class FitcObjective:
         B.diagonal().add_(1.0)
         L_B, _ = jittered_cholesky(B, self.repairs, what="I + VΛ⁻¹Vᵀ", first_jitter=0.0, numerics=self.numerics)
         w = torch.cholesky_solve(c[:, None], L_B)[:, 0]
-        log_det = n * math.log(2.0 * math.pi) + float(noise.log().sum() + log_determinant(L_B))  # log|2π(Q + Λ)|
+        log_det = n * math.log(2.0 * math.pi) + float(noise.log().sum() + cholesky_log_det(L_B))  # log|2π(Q + Λ)|
         quadratic = float((self.y.square() / noise).sum() - c @ w)  # yᵀ(Q + Λ)⁻¹y
         return FitcFactorisation(
             kernel=kernel,

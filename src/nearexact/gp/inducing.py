@@ -18,12 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.gp.data import as_kernel
-from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics
+from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.threads import numpy_on_one_thread
-from nearexact.kernels.base import FloatArray, Kernel, as_matrix
-
-IndexArray = npt.NDArray[np.int64]
+from nearexact.kernels.base import Kernel, as_kernel
+from nearexact.typing import FloatArray, IndexArray
+from nearexact.validation import as_matrix
 
 CANDIDATES = 512
 BLOCK = 64

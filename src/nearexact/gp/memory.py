@@ -1,14 +1,30 @@
-"""How much memory a sweep over the data takes, and how it stays within a number of bytes."""
+"""Rows of data in chunks that fit the caches, how much memory a sweep over them takes, and how it keeps to a limit."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nearexact.gp.chunks import FEWEST_ROWS, chunk_rows
 from nearexact.kernels.base import Kernel
 
+# A chunk [rows, M] is as small as the matrix products allow, so that the passes over it find it in the cache: 2 MB
+# while M is small, then as many rows as keep the products at full speed, then as many as keep it below 16 MB.
+CACHE_ELEMENTS = 2**18
+ENOUGH_ROWS = 2048
+MOST_ELEMENTS = 2**21
+FEWEST_ROWS = 256
 SQUARE_ARRAYS = 8  # [M, M] arrays that are alive at once, at most, besides the kernel's own
 VECTORS = 5  # [N] arrays that are alive at once, at most
+
+
+def chunk_rows(columns: int) -> int:
+    """How many rows of so many columns make a chunk."""
+    return max(min(max(CACHE_ELEMENTS // columns, ENOUGH_ROWS), MOST_ELEMENTS // columns), FEWEST_ROWS)
+
+
+def row_chunks(n: int, rows: int) -> Iterator[slice]:
+    """Slices that cover n rows in order, each of `rows` rows but the last."""
+    return (slice(start, min(start + rows, n)) for start in range(0, n, rows))
 
 
 @dataclass(frozen=True)

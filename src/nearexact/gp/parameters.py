@@ -13,9 +13,9 @@ import numpy as np
 from scipy.special import expit
 from torch import Tensor
 
-from nearexact.gp.data import as_kernel
-from nearexact.gp.linalg import DEFAULT_NUMERICS, Numerics
-from nearexact.kernels.base import FloatArray, Kernel
+from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
+from nearexact.kernels.base import Kernel, as_kernel
+from nearexact.typing import FloatArray
 
 # A value given exactly at the floor lies this far above it: θ stays finite, and the value right to 11 digits. But the
 # slope of softplus there is as small as this, so that an optimiser leaves such a parameter where it is.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 SCHEDULE = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 LARGEST_SHARE = 0.8  # of N; beyond this M, exact GP regression costs no more
 
@@ -26,24 +24,3 @@ def ends_early(n: int, max_inducing: int) -> bool:
     if largest < SCHEDULE[0]:
         return max_inducing < n
     return any(max_inducing < m <= largest for m in SCHEDULE) or max_inducing == SCHEDULE[-1] < largest
-
-
-@dataclass
-class Cost:
-    """Seconds that something took last, and what it may take with more points: they grow with M² at most."""
-
-    m: int = 1
-    seconds: float = 0.0
-
-    def measured(self, m: int, seconds: float) -> None:
-        """It has just taken so long with m points."""
-        self.m, self.seconds = m, seconds
-
-    def predicted(self, m: int) -> float:
-        """What it may take with m points; 0 if it was never measured."""
-        return self.seconds * max(m / self.m, 1.0) ** 2
-
-    @property
-    def known(self) -> bool:
-        """Whether it was measured."""
-        return self.seconds > 0.0

@@ -18,23 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearexact.gp.chunks import row_chunks, solve_rows
-from nearexact.gp.data import as_training_data
 from nearexact.gp.factorisation import Factorisation
-from nearexact.gp.linalg import (
-    DEFAULT_NUMERICS,
-    Numerics,
-    Repairs,
-    clamp_residuals,
-    jittered_cholesky,
-    repair_trace,
-)
-from nearexact.gp.memory import MemoryPlan
+from nearexact.gp.linalg import add_gram, congruence, mean_condition, mirror_lower, solve_rows
+from nearexact.gp.memory import MemoryPlan, row_chunks
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.kernels.base import Cross, FloatArray, Kernel, Tensors, add_to, as_matrix, with_diagonal
+from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, clamp_residuals, jittered_cholesky, repair_trace
+from nearexact.kernels.base import Cross, Kernel, Tensors, add_to, with_diagonal
 from nearexact.limits import memory_budget
+from nearexact.typing import FloatArray
+from nearexact.validation import as_matrix, as_training_data
 
-GRAM_BLOCK = 128  # G is symmetric: only blocks of this many columns up to its diagonal are computed
 BOUNDS = ("elbo", "tight")  # that can be maximised
 KEPT_ELEMENTS = 2**22  # K_XZ is computed again rather than read again where it is larger than this, 32 MB
 
@@ -298,34 +291,3 @@ def is_tight(bound: str) -> bool:
     if bound not in BOUNDS:
         raise ValueError(f'bound must be "elbo" or "tight", got {bound!r}')
     return bound == "tight"
-
-
-def add_gram(G: Tensor, V: Tensor) -> None:
-    """Add VᵀV to the lower triangle of G, block row by block row: half the work of the full product."""
-    m = len(G)
-    for start in range(0, m, GRAM_BLOCK):
-        stop = min(start + GRAM_BLOCK, m)
-        G[start:stop, :stop].addmm_(V[:, start:stop].T, V[:, :stop])
-
-
-def mirror_lower(G: Tensor) -> Tensor:
-    """The symmetric matrix with the lower triangle of G."""
-    return torch.tril(G) + torch.tril(G, -1).T
-
-
-def congruence(L: Tensor, S: Tensor, *, transposed: bool = False) -> Tensor:
-    """L⁻¹ S L⁻ᵀ, or L⁻ᵀ S L⁻¹ if transposed, for symmetric S."""
-    half = solve_rows(L, S.clone(), transposed=transposed)  # S L⁻ᵀ
-    return solve_rows(L, half.T.contiguous(), transposed=transposed)
-
-
-def mean_condition(L: Tensor, limit: float) -> float:
-    """The condition of K_ZZ = LLᵀ in the mean over its spectrum, 1 at best; infinity where clearly above the limit.
-
-    Triangular solves with every chunk are two fifths of the arithmetic. Solving with the sums over the chunks instead
-    saves one or both, but lets rounding errors grow with this figure.
-    """
-    if float(L.diagonal().max() / L.diagonal().min()) ** 2 > limit * len(L) ** 2:  # a lower bound, and for free
-        return math.inf
-    inverse = torch.linalg.solve_triangular(L, torch.eye(len(L), dtype=L.dtype, device=L.device), upper=False)
-    return float(torch.linalg.matrix_norm(L) * torch.linalg.matrix_norm(inverse) / len(L)) ** 2

@@ -19,20 +19,24 @@ import numpy as np
 import torch
 
 from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.data import as_training_data
-from nearexact.gp.factorisation import Factorisation, SparsePosterior
+from nearexact.gp.budget import Cost
+from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
-from nearexact.gp.inducing import IndexArray, select, selection_memory
-from nearexact.gp.linalg import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
+from nearexact.gp.inducing import select, selection_memory
 from nearexact.gp.memory import sweep_memory
+from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.gp.optimise import Step, minimise
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.gp.record import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN, Progress, Stage
-from nearexact.gp.schedule import SCHEDULE, Cost, ends_early, inducing_schedule
+from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
+from nearexact.gp.schedule import SCHEDULE, ends_early, inducing_schedule
 from nearexact.gp.sparse import SparseObjective, is_tight
-from nearexact.gp.starts import START_NOISE, explains_nothing, noise_only_likelihood, with_less_influence
-from nearexact.kernels.base import FloatArray, Kernel
+from nearexact.gp.stages import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN, Progress, Stage
+from nearexact.gp.starts import START_NOISE, with_less_influence
+from nearexact.kernels.base import Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
+from nearexact.typing import FloatArray, IndexArray
+from nearexact.validation import as_training_data
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearexact.typing import FloatArray
+from nearexact.validation import as_matrix
+
 if TYPE_CHECKING:
     from nearexact.kernels.composite import Composite
 
-FloatArray = npt.NDArray[np.float64]
+
 Tensors = dict[str, Tensor]
 Array = TypeVar("Array", Tensor, npt.NDArray[Any])
 
@@ -241,34 +244,6 @@ def inputs(A: Tensor) -> Tensor:
     return A[:, A.shape[1] // 2 : -1]
 
 
-def as_matrix(X: Any, name: str, device: torch.device | None = None, columns: int | None = None) -> Tensor:
-    """A finite float64 matrix [N, D] from a tensor, array or nested list, or a ValueError that says what came."""
-    matrix = as_float64(X, name, "matrix", device)
-    if matrix.ndim != 2 or matrix.shape[1] == 0:
-        raise ValueError(f"{name} must be a matrix with at least one column, got shape {tuple(matrix.shape)}")
-    if columns is not None and matrix.shape[1] != columns:
-        raise ValueError(f"{name} must have {columns} columns, got {matrix.shape[1]}")
-    return matrix
-
-
-def as_float64(values: Any, name: str, what: str, device: torch.device | None = None) -> Tensor:
-    """A finite float64 tensor. Shares memory with what came where possible."""
-    try:
-        if not isinstance(values, Tensor):
-            array = np.asarray(values)
-            if array.dtype.kind not in "fiub" and not (array.dtype.kind == "O" and array.size):
-                raise ValueError(f"its type is {array.dtype}")
-            values = torch.from_numpy(np.require(array, np.float64, ["C", "W"]))  # torch wants writeable, native memory
-        elif values.is_complex():
-            raise ValueError(f"its type is {values.dtype}")
-        tensor: Tensor = values.detach().to(dtype=torch.float64, device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be a numeric {what}, got {type(values).__name__}: {error}") from error
-    if not torch.isfinite(tensor).all():
-        raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(tensor)).sum())} NaN or infinite values")
-    return tensor
-
-
 def _positive(name: str, value: npt.ArrayLike, *, per_input: bool) -> FloatArray:
     """A checked, read-only copy of a parameter's value."""
     try:
@@ -290,3 +265,10 @@ def _readable(value: FloatArray) -> str:
 
 def _like(result: Tensor, given: Array) -> Array:
     return result if isinstance(given, Tensor) else result.numpy()
+
+
+def as_kernel(kernel: Kernel, n_inputs: int) -> Kernel:
+    """The kernel with its parameters one per input."""
+    if not isinstance(kernel, Kernel):
+        raise ValueError(f"kernel must be a kernel such as SquaredExponential(), got {kernel!r}")
+    return kernel.for_inputs(n_inputs)

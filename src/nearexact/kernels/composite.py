@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Cross, FloatArray, Kernel, Tensors
+from nearexact.kernels.base import Cross, Kernel, Tensors
+from nearexact.typing import FloatArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)

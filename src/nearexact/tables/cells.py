@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 # Text that stands for a missing cell.
 MISSING = (

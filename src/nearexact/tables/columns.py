@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nearexact.kernels.base import FloatArray
 from nearexact.tables import cells as reading
+from nearexact.typing import FloatArray
 
 Kind = Literal["number", "boolean", "date", "category"]
 KINDS = ("number", "boolean", "date", "category")

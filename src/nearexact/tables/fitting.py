@@ -14,9 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from nearexact.estimators import SGPRegressor
 from nearexact.limits import parse_bytes, parse_seconds
-from nearexact.tables.choice import AUTO, KERNELS, SHARE_OF_TIME, Choice, Trial, check_kernel, choose, named
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
+from nearexact.tables.kernel_choice import AUTO, KERNELS, SHARE_OF_TIME, Choice, Trial, check_kernel, choose, named
 from nearexact.tables.reading import open_table
 from nearexact.tables.recipe import Missing, Prepared, Split, prepare
 from nearexact.tables.summary import Evaluation, Summary, evaluate, summarise
@@ -40,7 +40,7 @@ class Fitted:
 
     def write_page(self, path: str | os.PathLike[str]) -> None:
         """Write a self-contained HTML page about the fit."""
-        from nearexact.tables.page import fit_page
+        from nearexact.tables.fit_page import fit_page
 
         with completed(check_output(path)) as temporary:
             temporary.write_text(fit_page(self), encoding="utf-8")

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nearexact.kernels.base import FloatArray
 from nearexact.tables import cells as reading
 from nearexact.tables.columns import MAX_CATEGORIES, Column, recognise
 from nearexact.tables.reading import TableFile, read
+from nearexact.typing import FloatArray
 
 Missing = Literal["error", "drop", "median"]
 MISSING_POLICIES = ("error", "drop", "median")

@@ -17,11 +17,11 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import root_mean_squared_error
 
 from nearexact.estimators import GPRegressor, SGPRegressor
-from nearexact.gp.linalg import Repairs
+from nearexact.gp.safety import Repairs
 from nearexact.kernels import Kernel
-from nearexact.kernels.base import FloatArray
-from nearexact.tables.choice import Choice, Trial
+from nearexact.tables.kernel_choice import Choice, Trial
 from nearexact.tables.recipe import Prepared, Recipe
+from nearexact.typing import FloatArray
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 SHOWN_ROWS = 2000  # that were trained on, where none were kept back to test
@@ -89,7 +89,7 @@ class Summary:
     tried: tuple[Trial, ...]
 
     def __str__(self) -> str:
-        from nearexact.tables.text import summary_lines  # which is about models too
+        from nearexact.tables.terminal import summary_lines  # which is about models too
 
         return "\n".join(summary_lines(self.to_json()))
 

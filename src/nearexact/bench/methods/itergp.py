@@ -22,12 +22,13 @@ from torch import Tensor
 from nearexact.bench.methods.kernel_matrix import MOST_LANDMARKS, Covariance, Products, covariance
 from nearexact.bench.protocol import Predict, Report, Task
 from nearexact.gp import ExactObjective, NumericalError, Numerics, Step, minimise
-from nearexact.gp.chunks import row_chunks
 from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.memory import row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.kernels import SquaredExponential
-from nearexact.kernels.base import FloatArray, Kernel, Tensors
+from nearexact.kernels.base import Kernel, Tensors
 from nearexact.limits import is_out_of_memory, memory_budget
+from nearexact.typing import FloatArray
 
 START_NOISE = 0.1  # as in the paper, not as for the other methods
 MOST_PROBES = 5  # sets of probe vectors, one after the other: what L-BFGS converges to depends on them a little

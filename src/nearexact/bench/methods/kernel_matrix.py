@@ -19,9 +19,10 @@ from linear_operator.operators import AddedDiagLinearOperator, ConstantDiagLinea
 from torch import Tensor
 
 from nearexact.gp import greedy_variance
-from nearexact.gp.chunks import chunk_rows, row_chunks, solve_rows
-from nearexact.gp.linalg import NumericalError, Repairs, jittered_cholesky
-from nearexact.gp.products import KernelProduct
+from nearexact.gp.kernel_product import KernelProduct
+from nearexact.gp.linalg import solve_rows
+from nearexact.gp.memory import chunk_rows, row_chunks
+from nearexact.gp.safety import NumericalError, Repairs, jittered_cholesky
 from nearexact.kernels.base import Kernel, Tensors
 
 MOST_COLUMNS = 512  # right-hand sides that are solved for together

@@ -6,7 +6,7 @@ import numpy as np
 
 from nearexact.bench.methods.mean import gaussian_log_likelihood
 from nearexact.bench.protocol import Report, Task
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 LEAST_VARIANCE = 1e-10  # of the noise, on standardised targets
 RANK_TOLERANCE = 1e-4  # singular values below this share of the largest: directions that only a few rows tell of

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from nearexact.bench.protocol import Report, Task
-from nearexact.kernels.base import FloatArray
+from nearexact.typing import FloatArray
 
 
 class Mean:

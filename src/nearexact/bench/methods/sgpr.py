@@ -21,7 +21,8 @@ from nearexact.gp import (
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.training import ObjectiveFactory
 from nearexact.kernels import SquaredExponential
-from nearexact.kernels.base import FloatArray, Kernel
+from nearexact.kernels.base import Kernel
+from nearexact.typing import FloatArray
 
 
 class SGPR:

@@ -18,7 +18,8 @@ from nearexact.bench.methods.sgpr import SGPR
 from nearexact.bench.protocol import Report, Task
 from nearexact.gp import SparsePosterior, greedy_variance
 from nearexact.kernels import SquaredExponential
-from nearexact.kernels.base import FloatArray, Kernel
+from nearexact.kernels.base import Kernel
+from nearexact.typing import FloatArray
 
 MOST_INDUCING = 1000
 START_NOISE, NOISE_FLOOR = 0.1, 1e-5

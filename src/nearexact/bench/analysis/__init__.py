@@ -1,0 +1,1 @@
+"""From recorded points to statements: curves, checkpoints, targets, frontiers and verdicts. Draws nothing."""

@@ -1,0 +1,54 @@
+"""The results that the paper prints, to lay ours beside them: means over five seeds, on an A6000 GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib.resources import files
+
+import pandas as pd
+
+from nearexact.certificate import Verdict, judge
+
+NOTE = "published, A6000"
+METHODS = {"IterGP": "itergp", "SGPR": "sgpr", "GPR": "gpr", "Linear": "linear", "Mean Pred.": "mean"}
+METRICS = {"negative_lml": "lml", "rmse": "rmse", "nlpd": "nlpd"}
+FINAL = "final"
+
+
+def load() -> pd.DataFrame:
+    """The published tables: metric, dataset, n_train, d, method, checkpoint (an M as text, or "final"), seconds, value.
+
+    Metrics and methods have our names; values are losses, so that lower is better.
+    """
+    with files("nearexact.bench.analysis").joinpath("published_results.csv").open(encoding="utf-8") as file:
+        table = pd.read_csv(file, dtype={"m": str}, keep_default_na=True)
+    table["metric"] = table["metric"].map(METRICS)
+    table["method"] = table["method"].map(METHODS)
+    return table.rename(columns={"m": "checkpoint"})
+
+
+def checkpoints(
+    metric: str, datasets: Collection[str]
+) -> tuple[dict[tuple[str, str, int | str], float], dict[tuple[str, int], float]]:
+    """Values by data set, method and checkpoint, and the seconds of the checkpoints, of these data sets."""
+    table = load()
+    table = table[(table["metric"] == metric) & table["dataset"].isin(datasets)]
+    values: dict[tuple[str, str, int | str], float] = {}
+    seconds: dict[tuple[str, int], float] = {}
+    for row in table.itertuples():
+        values[row.dataset, row.method, FINAL if row.checkpoint == FINAL else int(row.checkpoint)] = float(row.value)
+        if row.checkpoint != FINAL:
+            seconds[row.dataset, int(row.checkpoint)] = float(row.seconds)
+    return values, seconds
+
+
+def verdicts() -> dict[str, Verdict]:
+    """The verdict on the published SGPR of each data set, by what growing M changed: upper bounds are not printed."""
+    table = load()
+    losses = table[(table["metric"] == "lml")].sort_index()
+    found = {}
+    for dataset, mine in losses.groupby("dataset"):
+        elbos = (-mine.loc[mine["method"] == "sgpr", "value"]).tolist()  # in the order of M; the last M is "final"
+        noise_only = -float(mine.loc[mine["method"] == "mean", "value"].iloc[0])
+        found[str(dataset)] = judge(elbos[-1], float("nan"), elbos, noise_only, int(mine["n_train"].iloc[0]))
+    return found

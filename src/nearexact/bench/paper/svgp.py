@@ -1,0 +1,205 @@
+"""The paper's experiment on training SVGP (Ober et al., appendix C): a grid of settings, its best, and what each does.
+
+Every combination is a run of the harness in a folder of its own, so that the grid can be stopped and continued.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nearexact.bench import store
+from nearexact.bench.running.sweep import Event, Experiment, run_sweep
+from nearexact.bench.store import RunFolder
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One combination of the grid."""
+
+    batch_size: int
+    learning_rate: float
+    beta_1: float
+    beta_2: float
+    scheduler: bool
+
+    @property
+    def name(self) -> str:
+        schedule = "scheduler" if self.scheduler else "constant"
+        return f"batch-{self.batch_size}_rate-{self.learning_rate:g}_betas-{self.beta_1:g}-{self.beta_2:g}_{schedule}"
+
+
+GRID: Mapping[str, Sequence[Any]] = {
+    "batch_size": (100, 1000, 10_000),
+    "learning_rate": (0.1, 0.01, 0.001, 0.0001),
+    "beta_1": (0.5, 0.9),
+    "beta_2": (0.5, 0.999),
+    "scheduler": (False, True),
+}
+PUBLISHED_BEST = Setting(10_000, 0.1, 0.9, 0.999, True)
+# Panels of the figure: what is changed together, and how a value of it is written.
+ABLATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[Setting], str]]] = {
+    "minibatch size": (("batch_size",), lambda s: f"{s.batch_size}"),
+    "learning rate": (("learning_rate",), lambda s: f"{s.learning_rate:g}"),
+    "(β₁, β₂)": (("beta_1", "beta_2"), lambda s: f"({s.beta_1:g}, {s.beta_2:g})"),
+    "learning rate scheduler": (("scheduler",), lambda s: "on" if s.scheduler else "off"),
+}
+REFERENCE = "sgpr"  # the folder of the run that the grid is compared with
+
+
+@dataclass(frozen=True)
+class SVGPExperiment:
+    """What to run. `grid` may be any part of `GRID`; steps and M may be smaller on a small machine."""
+
+    out: Path
+    dataset: str = "keggundirected"
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=lambda: GRID)
+    ablation_only: bool = False  # not the whole grid, only what differs from the published best in one setting
+    steps: int = 20_000
+    inducing: int = 1000
+    budget_seconds: float = 8 * 3600.0
+    seed: int = 0
+    threads: int | None = None
+
+    def settings(self) -> list[Setting]:
+        """The combinations to run."""
+        grid = {part.name: self.grid.get(part.name) or GRID[part.name] for part in fields(Setting)}
+        made = [Setting(*values) for values in itertools.product(*grid.values())]
+        if not self.ablation_only:
+            return made
+        around = {setting for group in ablations(made, PUBLISHED_BEST).values() for setting in group}
+        return [setting for setting in made if setting in around] or [PUBLISHED_BEST]
+
+    @cached_property
+    def experiments(self) -> dict[str, Experiment]:
+        """One sweep of one run for each combination, by name, and one for SGPR with as many points."""
+        common = {
+            "datasets": [self.dataset],
+            "seeds": (self.seed,),
+            "budget_seconds": self.budget_seconds,
+            "threads": self.threads,
+        }
+        reference = Experiment(
+            methods=["sgpr"],
+            out=self.out / REFERENCE,
+            options={"sgpr": {"max_inducing": self.inducing}},
+            **common,  # type: ignore[arg-type]
+        )
+        size = {"num_inducing": self.inducing, "max_steps": self.steps}
+        grid = {
+            setting.name: Experiment(
+                methods=["svgp"],
+                out=self.out / setting.name,
+                options={"svgp": {**asdict(setting), **size}},
+                **common,  # type: ignore[arg-type]
+            )
+            for setting in self.settings()
+        }
+        return {REFERENCE: reference, **grid}
+
+    def run(self, on_event: Callable[[Event], None] = lambda _: None) -> None:
+        """Make the runs that are not done yet."""
+        for experiment in self.experiments.values():
+            experiment.check()  # before hours are spent on the first of them
+        for name, experiment in self.experiments.items():
+            run_sweep(experiment, on_event=lambda event, name=name: on_event(_named(event, name)))  # type: ignore[misc]
+
+    def results(self) -> pd.DataFrame:
+        """The last point of each combination, the best bound first; failed ones last."""
+        rows = []
+        for setting in self.settings():
+            folder = self._folder(setting.name)
+            points, _ = folder.points()
+            last = points[-1] if points else {}
+            figures = {key: last.get(key) for key in ("elbo", "rmse", "nlpd", "elapsed")}
+            rows.append({**asdict(setting), **figures, "status": folder.status()})
+        table = pd.DataFrame(rows).assign(failed=lambda frame: frame["status"].isin(store.FAILED))
+        order = {"by": ["failed", "elbo"], "ascending": [True, False]}
+        return table.sort_values(**order, na_position="last", ignore_index=True).drop(columns="failed")
+
+    def best(self) -> Setting:
+        """The combination with the highest bound at its end; ValueError if none has one."""
+        table = self.results()
+        table = table[~table["status"].isin(store.FAILED) & table["elbo"].notna()]
+        if not len(table):
+            raise ValueError(f"no combination of the grid has a result in {self.out}")
+        return Setting(**{part.name: table[part.name].iloc[0].item() for part in fields(Setting)})
+
+    def curve(self, name: str) -> pd.DataFrame:
+        """Training seconds and −ELBO of one run; of SGPR only the part with the last M."""
+        points = pd.DataFrame(self._folder(name).points()[0])
+        if name == REFERENCE and len(points):
+            points = points[points["m"] == points["m"].max()]
+        return pd.DataFrame({"elapsed": points.get("elapsed", []), "negative_elbo": -points.get("elbo", pd.Series())})
+
+    def failures(self) -> list[str]:
+        """Which runs failed, and why."""
+        folders = {name: self._folder(name) for name in self.experiments}
+        ended = {name: (folder.status(), folder.read().get("reason", "")) for name, folder in folders.items()}
+        return [f"{name}: {status}: {reason}" for name, (status, reason) in ended.items() if status in store.FAILED]
+
+    def _folder(self, name: str) -> RunFolder:
+        experiment = self.experiments[name]
+        return RunFolder(experiment.specs()[0].folder(experiment.out))
+
+    def write(self) -> list[Path]:
+        """The table and the figure; their paths."""
+        table, best = self.results(), self.best()
+        centre = PUBLISHED_BEST if self.ablation_only and PUBLISHED_BEST in self.settings() else best
+        paths = [self.out / name for name in ("svgp.csv", "svgp.pdf", "svgp.png")]
+        table.to_csv(paths[0], index=False)
+        figure = self.figure(centre)
+        for path in paths[1:]:
+            figure.savefig(path, dpi=200)
+        return paths
+
+    def figure(self, centre: Setting) -> Figure:
+        """Four panels: −ELBO against training time, one setting changed at a time, and SGPR with as many points."""
+        figure = Figure(figsize=(10.0, 7.0), layout="constrained")
+        reference, groups = self.curve(REFERENCE), ablations(self.settings(), centre)
+        # Linear around zero, so that where SGPR ends and the curves should end is in the logarithmic part.
+        ends = [abs(value) for value in reference["negative_elbo"].iloc[-1:] if math.isfinite(value)]
+        linear_part = 10.0 ** math.floor(math.log10(max([10.0, *ends])))
+        panels: Iterable[Axes] = figure.subplots(2, 2, sharex=True, sharey=True).flat
+        for axes, (title, group) in zip(panels, groups.items(), strict=True):
+            for setting in group:
+                curve = self.curve(setting.name)
+                label, width = ABLATIONS[title][1](setting), 2.0 if setting == centre else 1.2
+                axes.plot(curve["elapsed"], curve["negative_elbo"], label=label, lw=width)
+            label = f"SGPR, M = {self._inducing(REFERENCE)}"
+            axes.plot(reference["elapsed"], reference["negative_elbo"], "k--", label=label)
+            axes.set(title=title, xscale="log")
+            axes.set_yscale("symlog", linthresh=linear_part)
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize="small")
+        figure.supxlabel("training time (s)")
+        figure.supylabel("negative ELBO (nats)")
+        figure.suptitle(f"SVGP on {self.dataset}, M = {self._inducing(centre.name)}, {self.steps} steps")
+        return figure
+
+    def _inducing(self, name: str) -> str:
+        """How many points a run had in the end: fewer than asked for where more would be copies."""
+        return f"{self._folder(name).last_point().get('m', math.nan):.0f}"
+
+
+def ablations(settings: Iterable[Setting], best: Setting) -> dict[str, list[Setting]]:
+    """For each panel, the best combination and those of the others that differ from it in that setting only."""
+    known = list(settings)
+    return {
+        title: [s for s in known if replace(best, **{name: getattr(s, name) for name in changed}) == s]
+        for title, (changed, _) in ABLATIONS.items()
+    }
+
+
+def _named(event: Event, name: str) -> Event:
+    """The event of a run of the grid, shown under the combination's name."""
+    return replace(event, spec=replace(event.spec, method=name))

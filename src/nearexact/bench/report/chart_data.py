@@ -1,0 +1,126 @@
+"""The points that the page's charts draw: every run's, thinned out where there are too many for a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nearexact.bench.analysis import pareto, published
+from nearexact.bench.analysis.curves import (
+    COSTS,
+    METRICS,
+    IntArray,
+    coverage_limits,
+    grows,
+    held_positions,
+    levels,
+    limits,
+    milestones,
+    run_positions,
+    trained,
+)
+from nearexact.bench.analysis.results import COVERAGE, KEY, Results
+from nearexact.bench.report.method_styles import SPARSE, styles
+
+MOST_POINTS = 12_000  # of all runs together, about 1 MB
+FEWEST, MOST = 10, 300  # of a run
+FRONTIER_POINTS = 40
+
+
+def chart_data(results: Results, *, with_published: bool = False) -> dict[str, Any]:
+    """Methods and their looks, and for each data set what its charts need; numbers only, to be put into the page."""
+    frontiers = {(metric.name, cost): pareto.frontiers(results, metric, cost) for metric in METRICS for cost in COSTS}
+    runs = max(len(results.runs), 1)
+    most = int(np.clip(MOST_POINTS // runs, FEWEST, MOST))
+    growing = grows(results.points)
+    return {
+        "methods": {
+            name: {
+                "label": look.label, "light": look.colour, "dark": look.dark_colour, "dash": look.dash
+            }
+            for name, look in styles([*results.runs["method"], *published.METHODS.values()]).items()
+        },
+        "costs": COSTS,
+        "datasets": [
+            _dataset(results, dataset, most, growing)
+            | {
+                "frontiers": {
+                    f"{metric} {cost}": {m: _thin_frontier(c) for m, c in found[dataset].items()}
+                    for (metric, cost), found in frontiers.items()
+                },
+                "published": _published(dataset) if with_published else {},
+            }
+            for dataset in sorted(results.sizes)
+        ],
+    }  # fmt: skip
+
+
+def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> dict[str, Any]:
+    points = results.points[results.points["dataset"] == dataset].reset_index(drop=True)
+    size = results.sizes[dataset]
+    spans = {}
+    for cost in COSTS:
+        costs = trained(points)[cost]
+        costs = costs[costs > 0.0]
+        spans[cost] = [costs.min(), costs.max()] if len(costs) else None
+    ends = milestones(points)
+    ends = ends[ends["upper_bound"].notna() & (ends["upper_bound"] != ends["elbo"])]
+    columns = {metric.name: metric.loss(points).to_numpy() for metric in METRICS}
+    columns |= {name: points[name].to_numpy() for name in [*COSTS, *COVERAGE, "m", "elbo", "milestone"]}
+    uppers = {
+        key: {cost: mine[cost].to_numpy() for cost in COSTS} | {"value": -mine["upper_bound"].to_numpy()}
+        for key, mine in ends.groupby(KEY)
+    }
+    return {
+        "name": dataset,
+        "levels": sorted(levels(points)),
+        "spans": spans,
+        "limits": {metric.name: limits(points, metric, size.n) for metric in METRICS}
+        | {column: coverage_limits(points, column) for column in COVERAGE},
+        "runs": [
+            {"method": key[1], "seed": key[2], "upper": uppers.get(key)}
+            | _run(key[1], {name: column[rows] for name, column in columns.items()}, most, growing)
+            for key, rows in run_positions(points)
+        ],
+    }
+
+
+def _run(method: str, columns: dict[str, Any], most: int, growing: set[str]) -> dict[str, Any]:
+    """The columns of a run; `held` says which point's values the smoothed curve shows at each."""
+    m, elbo, done = columns.pop("m"), columns.pop("elbo"), columns.pop("milestone")
+    held = every = np.arange(len(m))
+    if method in growing:
+        held = held_positions(m, elbo, done, is_bound=method.startswith(SPARSE))
+    keep = thin(len(m), np.flatnonzero(done), most)
+    keep = np.unique(np.concatenate([keep, held[keep]]))
+    shown = {name: column[keep] for name, column in columns.items() if not np.isnan(column[keep]).all()}
+    return shown | {"held": np.searchsorted(keep, held[keep]) if (held != every).any() else None}
+
+
+def thin(n: int, milestones_at: IntArray, most: int) -> IntArray:
+    """Which of n points to keep so that they are `most`: evenly spread, with the first, the last and the milestones."""
+    if n <= most:
+        return np.arange(n)
+    marked = milestones_at[
+        np.linspace(0, len(milestones_at) - 1, min(len(milestones_at), most // 2)).round().astype(int)
+    ]
+    return np.unique(np.concatenate([np.linspace(0, n - 1, most - len(marked)).round().astype(int), marked]))
+
+
+def _thin_frontier(curve: pareto.Curve) -> list[Any]:
+    costs, losses = curve
+    keep = thin(len(costs), np.empty(0, dtype=int), FRONTIER_POINTS)
+    return [costs[keep], losses[keep]]
+
+
+def _published(dataset: str) -> dict[str, Any]:
+    table = published.load()
+    table = table[(table["dataset"] == dataset) & table["seconds"].notna()]
+    return {
+        metric.name: {
+            method: [mine["seconds"].to_numpy(), mine["value"].to_numpy()]
+            for method, mine in table[table["metric"] == metric.name].groupby("method")
+        }
+        for metric in METRICS
+    }

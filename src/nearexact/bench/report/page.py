@@ -1,0 +1,221 @@
+"""One page, tables and figures from a results folder: what `nearexact bench report` writes."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from nearexact import pages
+from nearexact.bench.analysis import published, verdicts
+from nearexact.bench.analysis.curves import bounded
+from nearexact.bench.analysis.results import Results, read
+from nearexact.bench.report import report_tables
+from nearexact.bench.report.chart_data import chart_data
+from nearexact.bench.report.figures import write_figures
+from nearexact.bench.report.method_styles import BASELINES, ordered, styles
+from nearexact.bench.report.table_format import Table, significant
+from nearexact.bench.store import FAILED
+from nearexact.certificate import NEAR_EXACT
+
+PAGE = "report.html"
+KINDS = {  # how the page colours words
+    "certified": "good", "converged": "fair", "not reached": "open", "no better than noise": "plain",
+    verdicts.NO_RESULT: "bad", verdicts.BASELINE: "plain", **dict.fromkeys(FAILED, "bad"),
+}  # fmt: skip
+TAGGED = ("verdict", "status")
+WIDE = ("reason", "basis", "diagnosis")
+NOT_ON_PAGE = ("versions", "processor", "git_commit", "settings")  # of runs: they are told once
+
+
+def write_report(
+    folder: Path, out: Path, *, with_published: bool = False, with_figures: bool = True, x: str = "elapsed"
+) -> list[Path]:
+    """Write report.html, tables/ and, unless they are not wanted, figures/ over the cost `x`; the paths written."""
+    results = read(folder)
+    made = report_tables.all_tables(results, with_published=with_published)
+    out.mkdir(parents=True, exist_ok=True)
+    for table in made:
+        table.write(out / "tables")
+    page = out / PAGE
+    page.write_text(render(results, made, folder.resolve().name, with_published=with_published), encoding="utf-8")
+    paths = [page, out / "tables"]
+    if with_figures:
+        near = next(table for table in made if table.name == "near_exactness").frame
+        write_figures(results, near, out / "figures", x=x, with_published=with_published)
+        paths.append(out / "figures")
+    return paths
+
+
+def render(results: Results, made: list[Table], name: str, *, with_published: bool = False) -> str:
+    """The page."""
+    by_name = {table.name: table for table in made}
+    near = by_name["near_exactness"].frame
+    files = [(table.title, _files(table)) for table in made]
+    now = datetime.now(UTC)
+    return pages.render(
+        "report.html",
+        scripts=("report.js",),
+        charts=True,
+        title=f"Benchmark report: {name}",
+        written=f"{now.day} {now:%B %Y, %H:%M} UTC",
+        facts=_facts(results, near),
+        conclusions=_conclusions(by_name["near_exact_counts"].frame, results),
+        matrix=_matrix(near, _linear(results, near, by_name["final"].frame)),
+        methods=_methods(results),
+        tables={
+            table.name: _as_html(table, drop=NOT_ON_PAGE if table.name == "runs" else ())
+            for table in made
+            if table.name not in ("lml", "rmse", "nlpd")
+        },
+        datasets=[_section(position, dataset, results, near, by_name) for position, dataset in _numbered(results)],
+        surroundings=_surroundings(results),
+        with_published=with_published,
+        published_note=published.NOTE,
+        files=pages.as_json({name: text for _, files in files for name, text in files.items()}),
+        file_names=[(title, list(found)) for title, found in files],
+        chart_data=pages.as_json(chart_data(results, with_published=with_published)),
+    )
+
+
+def _files(table: Table) -> dict[str, str]:
+    """What can be downloaded of a table; nobody prints a list of runs."""
+    found = {f"{table.name}.csv": table.to_csv()}
+    return found if table.name == "runs" else found | {f"{table.name}.tex": table.to_latex()}
+
+
+def _numbered(results: Results) -> list[tuple[int, str]]:
+    return list(enumerate(sorted(results.sizes)))
+
+
+def _facts(results: Results, near: pd.DataFrame) -> list[tuple[str, str]]:
+    """The numbers at the top."""
+    runs = results.runs
+    facts = [
+        (str(runs["dataset"].nunique()), "data sets"),
+        (str(runs["method"].nunique()), "methods"),
+        (str(len(runs)), "runs"),
+        (str(len(results.failed)), "failed"),
+        (
+            str(near.loc[near["verdict"].isin(NEAR_EXACT), "dataset"].nunique()),
+            "data sets with a near-exact model",
+        ),
+    ]
+    return [*facts, (str(results.waiting), "not made yet")] if results.waiting else facts
+
+
+def _conclusions(counts: pd.DataFrame, results: Results) -> list[str]:
+    """A sentence for each method: on how many data sets it is near-exact."""
+    look = styles(results.runs["method"])
+    sentences = []
+    for row in counts.itertuples():
+        took = (
+            f", after {significant(row.seconds)} s in the median"
+            if row.near_exact and math.isfinite(row.seconds)
+            else ""
+        )
+        sets = "data set" if row.datasets == 1 else "data sets"
+        sentences.append(f"{look[row.method].label} is near-exact on {row.near_exact} of {row.datasets} {sets}{took}.")
+    return sentences
+
+
+def _linear(results: Results, near: pd.DataFrame, final: pd.DataFrame) -> dict[str, str]:
+    """Whether the linear model does as well as the best GP, for each data set."""
+    losses = dict(zip(zip(final["dataset"], final["method"], strict=True), final["lml"], strict=True))
+    return verdicts.linear_by_dataset(near, losses, bounded(results.points))
+
+
+def _matrix(near: pd.DataFrame, linear: dict[str, str]) -> dict[str, Any]:
+    """Verdicts, data sets down and methods across."""
+    judged = near[~near["method"].isin(BASELINES)]
+    methods, look = ordered(judged["method"]), styles(near["method"])
+    cells = {(row.dataset, row.method): row for row in judged.itertuples()}
+    rows = []
+    for position, dataset in enumerate(sorted(near["dataset"].unique())):
+        line: list[dict[str, Any]] = [{"text": dataset, "link": f"#data-{position}"}]
+        for method in methods:
+            row = cells.get((dataset, method))
+            text = row.verdict if row else "not run"
+            if row and math.isfinite(row.m):
+                text += f", M = {row.m:.0f}"
+            line.append({"text": text, "kind": KINDS[row.verdict] if row else "plain"})
+        line.append({"text": linear[dataset] or "n/a"})
+        rows.append(line)
+    return {"columns": ["data set", *(look[method].label for method in methods), "linear as good?"], "rows": rows}
+
+
+def _methods(results: Results) -> list[dict[str, str]]:
+    looks = styles(results.runs["method"])
+    return [{"name": m, "label": s.label, "light": s.colour, "dark": s.dark_colour} for m, s in looks.items()]
+
+
+def _section(
+    position: int, dataset: str, results: Results, near: pd.DataFrame, by_name: dict[str, Table]
+) -> dict[str, Any]:
+    """What the page says about a data set, besides its charts."""
+    size, look = results.sizes[dataset], styles(results.runs["method"])
+    mine = near[(near["dataset"] == dataset) & ~near["method"].isin(BASELINES)]
+    return {
+        "id": f"data-{position}",
+        "name": dataset,
+        "size": ", ".join(f"{k} = {v}" for k, v in (("n", size.n), ("d", size.inputs)) if v is not None),
+        "verdicts": [(look[row.method].label, row.verdict, KINDS[row.verdict]) for row in mine.itertuples()],
+        "tables": [_checkpoints(by_name[name], dataset, f"{name}-{position}") for name in ("lml", "rmse", "nlpd")],
+        "has_points": bool((results.points["dataset"] == dataset).any()),
+    }
+
+
+def _checkpoints(table: Table, dataset: str, name: str) -> dict[str, Any]:
+    """The rows of a data set in a table of checkpoints; their times are in the headings."""
+    here = (table.frame["dataset"] == dataset).to_numpy()
+    frame, texts = table.frame[here], table.texts()[here]
+    is_time = frame["method"].str.startswith("(seconds").to_numpy()
+    times = texts[(frame["method"] == report_tables.SECONDS).to_numpy()].iloc[0]
+    columns = [c for c in frame if c.startswith("M=") and (times[c] or (texts[c][~is_time] != "").any())]
+    headings = {c: f"{c} ({times[c]} s)" if times[c] else c for c in columns}
+    shown = ["method", "status", *columns, "final"]
+    part = Table(
+        name, table.title, frame.loc[~is_time, shown], {**table.headings, **headings}, shown=texts.loc[~is_time, shown]
+    )
+    return _as_html(part)
+
+
+def _as_html(table: Table, drop: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A table in the form that the macro in parts.html takes."""
+    texts = table.texts()
+    columns = [column for column in table.frame if column not in drop]
+    values = {column: table.frame[column].tolist() for column in columns}
+    shown = {column: texts[column].tolist() for column in columns}
+    rows = [[_cell(column, values[column][k], shown[column][k]) for column in columns] for k in range(len(texts))]
+    numeric = [k for k, column in enumerate(columns) if pd.api.types.is_numeric_dtype(table.frame[column])]
+    return {
+        "name": table.name,
+        "caption": table.title,
+        "columns": [table.heading(column).replace(" %", "\u00a0%") for column in columns],
+        "rows": rows,
+        "numeric": numeric,
+        "wide": [k for k, column in enumerate(columns) if column in WIDE],
+    }
+
+
+def _cell(column: str, value: Any, text: str) -> dict[str, Any] | str:
+    if column in TAGGED and value in KINDS:
+        return {"text": text, "kind": KINDS[value]}
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return {"text": text.replace("-", "−", 1) if text.startswith("-") else text, "value": f"{value:.12g}"}
+    return text
+
+
+def _surroundings(results: Results) -> list[dict[str, Any]]:
+    """Where the runs took place: each combination once, with how many runs it had."""
+    found: dict[tuple[str, ...], int] = {}
+    for row in results.runs.itertuples():
+        versions = ", ".join(f"{name} {number}" for name, number in row.versions.items() if number)
+        where = (row.processor, row.device, row.system, row.threads, versions, row.git_commit)
+        key = tuple("not known" if part is None or part != part or part == "" else str(part) for part in where)
+        found[key] = found.get(key, 0) + 1
+    names = ("processor", "device", "system", "threads", "versions", "commit")
+    return [{"runs": count, "parts": list(zip(names, key, strict=True))} for key, count in found.items()]

@@ -1,0 +1,236 @@
+"""`nearexact fit`, `predict`, `certify` and `show`: models from files, for people and for scripts.
+
+Progress goes to standard error, results to standard output, with `--json` as one JSON object and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nearexact.tables import Spelling
+
+EXTRA = "data"  # that these commands need
+INTERRUPTED = 130
+Command = Callable[[argparse.Namespace], int]
+
+
+def register(commands: Any) -> None:
+    """Add the commands to the parser of `nearexact`."""
+    _add_fit(commands.add_parser("fit", help="fit a model to a CSV or Parquet file"))
+    _add_predict(commands.add_parser("predict", help="predict the rows of a file"))
+    _add_certify(commands.add_parser("certify", help="how near a model is to the exact Gaussian process"))
+    _add_show(commands.add_parser("show", help="what is in a model file"))
+
+
+def _add_fit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", help="a CSV file, gzipped or not, or a Parquet file")
+    parser.add_argument("--target", required=True, help="the column to predict; all others are inputs")
+    parser.add_argument("-o", "--output", required=True, help="the model file to write, such as model.nx")
+    parser.add_argument("--report", help="an HTML page about the fit to write, such as fit.html")
+    parser.add_argument("--time-limit", default="10m", help='for choosing and training, such as "5m"; default 10m')
+    parser.add_argument("--memory-limit", help='for training besides the data, such as "4GB"; half of what is free')
+    parser.add_argument(
+        "--kernel", default="auto", help="auto (default), se, matern12, matern32, matern52, arccosine, …"
+    )
+    parser.add_argument("--test-fraction", type=float, default=0.15, help="of the rows, kept back; 0 for none")
+    parser.add_argument("--missing", choices=("error", "drop", "median"), default="error", help="what to do about gaps")
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="COLUMN", help="leave a column out; repeatable"
+    )
+    parser.add_argument("--max-categories", type=int, default=20, help="different values of a text column; default 20")
+    parser.add_argument("--dates", choices=("day-first", "month-first"), help="where 01/02/2020 leaves it open")
+    parser.add_argument("--seed", type=int, default=0, help="of the split and of ties; default 0")
+    _add_spelling(parser)
+    _finish(parser, _fit)
+
+
+def _add_predict(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a file that `nearexact fit` wrote")
+    parser.add_argument("data", help="the rows to predict; columns are matched by name")
+    parser.add_argument("-o", "--output", required=True, help="a .csv, .csv.gz or .parquet file to write")
+    parser.add_argument("--level", type=float, default=0.95, help="probability between lower and upper; default 0.95")
+    parser.add_argument(
+        "--missing", choices=("error", "drop", "median"), help="instead of what the model was fitted with"
+    )
+    _add_spelling(parser)
+    _finish(parser, _predict)
+
+
+def _add_certify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a file that `nearexact fit` wrote")
+    parser.add_argument("data", help="the file that the model was fitted to")
+    parser.add_argument("--cg-iterations", type=int, help="of conjugate gradients, to tighten the bounds")
+    parser.add_argument("--time-limit", help='such as "5m"; none')
+    _add_spelling(parser)
+    _finish(parser, _certify)
+
+
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a model file")
+    _finish(parser, _show)
+
+
+def _add_spelling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how a CSV file is written, where it cannot be told from the file")
+    group.add_argument("--encoding", help="such as latin-1")
+    group.add_argument("--delimiter", help='such as ";"; \\t for a tab')
+    group.add_argument("--decimal", choices=(".", ","), help="decimal mark")
+    group.add_argument("--header", choices=("yes", "no"), help="whether the first row holds names")
+
+
+def _finish(parser: argparse.ArgumentParser, command: Command) -> None:
+    parser.add_argument("--json", action="store_true", help="the result as one JSON object on standard output")
+    parser.add_argument("--quiet", action="store_true", help="nothing but errors, and what --json asks for")
+    parser.set_defaults(command=lambda options: _guarded(command, options), extra=EXTRA)
+
+
+def _guarded(command: Command, options: argparse.Namespace) -> int:
+    """Run a command; whatever goes wrong becomes one line."""
+    from nearexact.gp.safety import NumericalError
+    from nearexact.limits import is_out_of_memory
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those that matter are in the summary, as notes
+            return command(options)
+    except KeyboardInterrupt:
+        print("nearexact: stopped; nothing was written", file=sys.stderr)
+        return INTERRUPTED
+    except (ValueError, OSError, NumericalError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ValueError("there is not enough memory; --memory-limit can be lowered") from error
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from nearexact import tables
+    from nearexact.tables.writing import check_output
+
+    output = check_output(options.output)
+    report = None if options.report is None else check_output(options.report)
+    say = _teller(options)
+    with redirect_stdout(sys.stderr):  # the display of training is no result
+        fitted = tables.fit(
+            options.data,
+            options.target,
+            kernel=options.kernel,
+            time_limit=options.time_limit,
+            memory_limit=options.memory_limit,
+            test_fraction=options.test_fraction,
+            missing=options.missing,
+            ignore=options.ignore,
+            max_categories=options.max_categories,
+            day_first=None if options.dates is None else options.dates == "day-first",
+            seed=options.seed,
+            spelling=_spelling(options),
+            progress=not options.quiet,
+            on_event=say,
+        )
+    fitted.save(output)
+    if fitted.interrupted:
+        print(f"nearexact: stopped; the best model so far, M={fitted.summary.m}, is in {output}", file=sys.stderr)
+        return INTERRUPTED
+    if report is not None:
+        try:
+            fitted.write_page(report)
+        except KeyboardInterrupt:
+            print(f"nearexact: stopped before the page; the model is in {output}", file=sys.stderr)
+            return INTERRUPTED
+    from nearexact.tables.terminal import summary_lines
+
+    words = {**fitted.summary.to_json(), "model": str(output), "report": None if report is None else str(report)}
+    files = [f"{'written':<18}{' and '.join(str(path) for path in (output, report) if path)}"]
+    _result(options, words, [*summary_lines(words), *files])
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from nearexact import tables
+
+    with _counter(options) as on_rows:
+        predicted = tables.predict(
+            options.model,
+            options.data,
+            options.output,
+            level=options.level,
+            missing=options.missing,
+            spelling=_spelling(options),
+            on_rows=on_rows,
+        )
+    empty = f", {predicted.empty} of them empty because of missing values" if predicted.empty else ""
+    words = {"rows": predicted.rows, "empty": predicted.empty, "output": options.output}
+    _result(options, words, [f"{predicted.rows} rows{empty}: {options.output}"])
+    return 0
+
+
+def _certify(options: argparse.Namespace) -> int:
+    from nearexact import tables
+    from nearexact.tables.terminal import certificate_line
+
+    with redirect_stdout(sys.stderr):
+        certificate = tables.certify(
+            options.model,
+            options.data,
+            cg_iterations=options.cg_iterations,
+            time_limit=options.time_limit,
+            spelling=_spelling(options),
+            progress=not options.quiet,
+        )
+    words = {
+        name: getattr(certificate, name) for name in ("verdict", "lower", "upper", "gap_per_point", "kl_bound", "n")
+    }
+    lines = [certificate_line(words), f"divergence from the exact posterior: at most {certificate.kl_bound:.5g} nats"]
+    _result(options, words, lines)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from nearexact import load, tables
+    from nearexact.tables.terminal import model_lines, model_words
+
+    model = load(options.model)
+    recipe = tables.recipe_of(model) if hasattr(model, "recipe_") else None
+    _result(options, model_words(model, recipe), model_lines(model, recipe))
+    return 0
+
+
+def _result(options: argparse.Namespace, words: dict[str, Any], lines: list[str]) -> None:
+    if options.json:
+        from nearexact.tables.summary import plain
+
+        print(json.dumps(plain(words), allow_nan=False))
+    elif not options.quiet:
+        print("\n".join(lines))
+
+
+def _teller(options: argparse.Namespace) -> Callable[[str], None]:
+    if options.quiet:
+        return lambda message: None
+    return lambda message: print(message, file=sys.stderr)
+
+
+def _counter(options: argparse.Namespace) -> Any:
+    """A context whose value is told how many rows are done, and shows them where somebody looks."""
+    from nearexact.progress import row_counter
+
+    return row_counter(enabled=not options.quiet and sys.stderr.isatty())
+
+
+def _spelling(options: argparse.Namespace) -> Spelling:
+    from nearexact.tables import Spelling
+
+    return Spelling(
+        encoding=options.encoding,
+        delimiter="\t" if options.delimiter == "\\t" else options.delimiter,
+        decimal=options.decimal,
+        header=None if options.header is None else options.header == "yes",
+    )

@@ -1,0 +1,136 @@
+"""Predictions at one θ: a sparse GP's from quantities of size M, an exact GP's from all rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from nearexact.gp.bounds import LikelihoodBounds
+from nearexact.gp.linalg import cholesky_log_det, sample_gaussian, solve_rows
+from nearexact.gp.memory import chunk_rows, row_chunks
+from nearexact.gp.safety import Repairs, clamp_variances
+from nearexact.kernels.base import Kernel
+from nearexact.validation import as_matrix
+
+
+@dataclass(frozen=True, eq=False)
+class SparsePosterior:
+    """Predictions of a sparse GP from quantities of size M; the data are no longer needed."""
+
+    kernel: Kernel
+    noise_variance: float
+    Z: Tensor  # [M, D]
+    L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
+    L_B: Tensor  # chol(I + VVᵀ/s)  [M, M]
+    weights: Tensor  # B⁻¹b/s  [M]
+    repairs: Repairs
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """Z [M, D]."""
+        return self.Z
+
+    def predict(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean and variance [N] of the latent function at each row of X; in chunks, so N may be millions."""
+        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
+        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        centre = self.Z.mean(0)
+        cross = self.kernel.against(self.kernel.features(self.Z, centre))
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
+            features = self.kernel.features(inputs[rows], centre)
+            V = solve_rows(self.L, cross.values(features))
+            mean[rows] = V @ self.weights
+            U = solve_rows(self.L_B, V.clone())
+            # k(x, x) − v*ᵀv* + v*ᵀB⁻¹v*
+            variance[rows] = self.kernel.diagonal(features) - V.square_().sum(1) + U.square_().sum(1)
+        return mean, clamp_variances(variance, self.repairs)
+
+    def mean(self, X: Any) -> Tensor:
+        """The mean [N] alone, with half the work."""
+        inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
+        mean, centre = inputs.new_empty(len(inputs)), self.Z.mean(0)
+        cross = self.kernel.against(self.kernel.features(self.Z, centre))
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
+            mean[rows] = solve_rows(self.L, cross.values(self.kernel.features(inputs[rows], centre))) @ self.weights
+        return mean
+
+    def joint(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean [N] and full covariance [N, N] of the latent function at the rows of X."""
+        centre = self.Z.mean(0)
+        features = self.kernel.features(as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1]), centre)
+        V = solve_rows(self.L, self.kernel.cross(features, self.kernel.features(self.Z, centre)))
+        U = solve_rows(self.L_B, V.clone())
+        covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0).addmm_(U, U.T)
+        clamp_variances(covariance.diagonal(), self.repairs)
+        return V @ self.weights, covariance
+
+    def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
+        """Draws of the latent function at the rows of X: [n_samples, N]."""
+        return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
+
+
+@dataclass(frozen=True, eq=False)
+class ExactPosterior:
+    """An exact GP at one θ: its log marginal likelihood and its predictions."""
+
+    kernel: Kernel
+    noise_variance: float
+    X: Tensor  # [N, D]
+    centre: Tensor  # from which features are measured [D]
+    of_X: Tensor  # features of the inputs [N, F]
+    y: Tensor  # [N]
+    L: Tensor  # chol(K + sI)  [N, N]
+    weights: Tensor  # α = (K + sI)⁻¹y  [N]
+    jitter: float
+    repairs: Repairs
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """All inputs [N, D], in the place of a sparse model's."""
+        return self.X
+
+    @cached_property
+    def bounds(self) -> LikelihoodBounds:
+        """The two parts of the log marginal likelihood, which need no bounds: log|K + sI| and yᵀ(K + sI)⁻¹y."""
+        return LikelihoodBounds.exact(len(self.y), float(cholesky_log_det(self.L)), float(self.y @ self.weights))
+
+    @property
+    def lml(self) -> float:
+        """Log marginal likelihood."""
+        return self.bounds.elbo
+
+    def predict(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean and variance [N*] of the latent function at each row of X, in chunks."""
+        inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
+        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
+            features = self.kernel.features(inputs[rows], self.centre)
+            K = self.kernel.cross(features, self.of_X)  # [rows, N]
+            mean[rows] = K @ self.weights
+            variance[rows] = self.kernel.diagonal(features) - solve_rows(self.L, K).square_().sum(1)
+        return mean, clamp_variances(variance, self.repairs)
+
+    def mean(self, X: Any) -> Tensor:
+        """The mean [N*] alone: no solve is needed for it."""
+        inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
+        mean = inputs.new_empty(len(inputs))
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
+            mean[rows] = self.kernel.cross(self.kernel.features(inputs[rows], self.centre), self.of_X) @ self.weights
+        return mean
+
+    def joint(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean [N*] and full covariance [N*, N*] of the latent function at the rows of X."""
+        features = self.kernel.features(as_matrix(X, "X", self.y.device, columns=len(self.centre)), self.centre)
+        K = self.kernel.cross(features, self.of_X)  # [N*, N]
+        mean = K @ self.weights
+        V = solve_rows(self.L, K)
+        covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0)
+        clamp_variances(covariance.diagonal(), self.repairs)
+        return mean, covariance
+
+    def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
+        """Draws of the latent function at the rows of X: [n_samples, N*]."""
+        return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)

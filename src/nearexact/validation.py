@@ -1,0 +1,54 @@
+"""Checked inputs: float64 tensors, or a ValueError that says what was expected and what came.
+
+Not in `gp/`, since kernels check their inputs too and `gp/` is built on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def as_matrix(X: Any, name: str, device: torch.device | None = None, columns: int | None = None) -> Tensor:
+    """A finite float64 matrix [N, D] from a tensor, array or nested list, or a ValueError that says what came."""
+    matrix = as_float64(X, name, "matrix", device)
+    if matrix.ndim != 2 or matrix.shape[1] == 0:
+        raise ValueError(f"{name} must be a matrix with at least one column, got shape {tuple(matrix.shape)}")
+    if columns is not None and matrix.shape[1] != columns:
+        raise ValueError(f"{name} must have {columns} columns, got {matrix.shape[1]}")
+    return matrix
+
+
+def as_float64(values: Any, name: str, what: str, device: torch.device | None = None) -> Tensor:
+    """A finite float64 tensor. Shares memory with what came where possible."""
+    try:
+        if not isinstance(values, Tensor):
+            array = np.asarray(values)
+            if array.dtype.kind not in "fiub" and not (array.dtype.kind == "O" and array.size):
+                raise ValueError(f"its type is {array.dtype}")
+            values = torch.from_numpy(np.require(array, np.float64, ["C", "W"]))  # torch wants writeable, native memory
+        elif values.is_complex():
+            raise ValueError(f"its type is {values.dtype}")
+        tensor: Tensor = values.detach().to(dtype=torch.float64, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a numeric {what}, got {type(values).__name__}: {error}") from error
+    if not torch.isfinite(tensor).all():
+        raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(tensor)).sum())} NaN or infinite values")
+    return tensor
+
+
+def as_training_data(X: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """X [N, D] and y [N] as finite float64 tensors on X's device, or a ValueError that says what came.
+
+    X is not copied if it need not be: it must not be changed while what is made from it is in use.
+    """
+    inputs = as_matrix(X, "X")
+    targets = as_float64(y, "y", "vector", inputs.device).clone()
+    if targets.ndim != 1:
+        raise ValueError(f"y must be a vector, got shape {tuple(targets.shape)}")
+    if len(inputs) == 0 or len(inputs) != len(targets):
+        raise ValueError(f"X and y must have equally many rows, at least one, got {len(inputs)} and {len(targets)}")
+    return inputs.contiguous(), targets

@@ -1,0 +1,191 @@
+"""Verdicts on runs and data sets, and the paper's own list from its own table."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from nearexact.bench import store
+from nearexact.bench.analysis import published, results, verdicts
+from nearexact.bench.analysis.results import Size
+from tests.bench.synthetic import NOISE, N, constant_trace, curve_trace, sgpr_trace, write_results, write_run
+
+
+def test_the_published_table_gives_the_papers_list() -> None:
+    verdicts = published.verdicts()
+    assert len(verdicts) == 12
+    near = {name for name, verdict in verdicts.items() if verdict in ("certified", "converged")}
+    assert near == {"elevators", "keggdirected", "keggundirected", "naval", "skillcraft"}
+    assert {name for name, verdict in verdicts.items() if verdict == "no better than noise"} == {"tamielectric"}
+
+
+def test_the_published_linear_model_does_as_well_on_skillcraft_only() -> None:
+    table = published.load()
+    final = table[(table["metric"] == "lml") & (table["checkpoint"] == "final")]
+    losses = final.set_index(["dataset", "method"])["value"]
+    sizes = dict(zip(final["dataset"], final["n_train"], strict=True))
+    near = [name for name, verdict in published.verdicts().items() if verdict == "converged"]
+    answers = {
+        name: verdicts.linear_as_good(losses[name, "sgpr"], losses[name, "linear"], Size(sizes[name], 1))
+        for name in near
+    }
+    assert {name for name, answer in answers.items() if answer == "yes"} == {"skillcraft"}
+
+
+def verdicts_by_run(folder: Path) -> dict[tuple[str, int], tuple[str, float, float]]:
+    found = verdicts.run_verdicts(results.read(folder))
+    return {(row.method, row.seed): (row.verdict, row.m, row.seconds) for row in found.itertuples()}
+
+
+def test_sgpr_is_judged_by_its_bounds_and_the_m_at_which_they_met_is_told(tmp_path: Path) -> None:
+    trace = sgpr_trace(0)
+    write_run(tmp_path, "a", "sgpr", 0, trace)
+    verdict, m, seconds = verdicts_by_run(tmp_path)["sgpr", 0]
+    assert verdict == "certified"
+    ends = [point for point in trace if point["milestone"]]
+    first = next(p for p in ends if p["upper_bound"] - p["elbo"] < 0.01 * N)
+    assert (m, seconds) == (first["m"], pytest.approx(first["elapsed"]))
+    assert first is ends[-1]
+
+
+def test_a_lower_bound_above_the_elbo_certifies_earlier(tmp_path: Path) -> None:
+    """The gap is that of the best bounds; steps up in M are those of the ELBO."""
+    trace = sgpr_trace(0)
+    ends = [point for point in trace if point["milestone"]]
+    for point in ends:
+        point["info"]["lower_bound"] = point["upper_bound"] - 0.005 * N if point is ends[-2] else point["elbo"]
+    write_run(tmp_path, "a", "sgpr", 0, trace)
+    assert verdicts_by_run(tmp_path)["sgpr", 0][:2] == ("certified", ends[-2]["m"])
+    ends[-1]["info"]["lower_bound"] = ends[-1]["upper_bound"] - 0.002 * N
+    write_run(tmp_path / "b", "a", "sgpr", 0, trace)
+    (gap,) = verdicts.run_verdicts(results.read(tmp_path / "b"))["gap_per_point"]
+    assert gap == pytest.approx(0.002)
+
+
+def test_sgpr_converges_without_an_upper_bound_if_two_steps_changed_nothing(tmp_path: Path) -> None:
+    trace = [{k: v for k, v in point.items() if k != "upper_bound"} for point in sgpr_trace(0)]
+    write_run(tmp_path, "a", "sgpr", 0, trace)  # the last steps are 4.7 and 1.2 nats, 0.2 % are 3.4
+    assert verdicts_by_run(tmp_path)["sgpr", 0][0] == "not reached"
+    for point in trace[-8:]:
+        point["elbo"] = trace[-9]["elbo"] + 1.0
+    write_run(tmp_path / "b", "a", "sgpr", 0, trace)
+    assert verdicts_by_run(tmp_path / "b")["sgpr", 0][:2] == ("converged", 500.0)
+
+
+def test_a_stage_that_gained_nothing_is_no_step(tmp_path: Path) -> None:
+    trace = sgpr_trace(0, stages=3)
+    for point in trace:
+        point.pop("upper_bound", None)
+    last = [point for point in trace if point["milestone"]][-1]
+    for k in range(2):
+        info = {"scheduled_m": 100 * (k + 1), "stopped": "no better than a smaller M"}
+        trace.append({**last, "elapsed": 50.0 + k, "info": info})
+    write_run(tmp_path, "a", "sgpr", 0, trace)
+    assert verdicts_by_run(tmp_path)["sgpr", 0][0] == "not reached"
+
+
+def test_others_are_compared_with_the_best_near_exact_value_on_the_same_split(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", "gpr", 0, curve_trace(0, final=300.0, exact=True))
+    for name, final in (("near", 305.0), ("above", 330.0), ("below", 270.0)):
+        write_run(tmp_path, "a", name, 0, curve_trace(0, final=final))
+    write_run(tmp_path, "a", "near", 1, curve_trace(0, final=300.0))  # nothing near-exact on this split
+    write_run(tmp_path, "a", "noise", 0, constant_trace(NOISE + 4.0, 1.0, 1.4))
+    write_run(tmp_path, "a", "linear", 0, constant_trace(300.0, 0.3, 0.4))
+    found = verdicts_by_run(tmp_path)
+    assert found["gpr", 0][0] == "certified"
+    assert found["near", 0][0] == "converged"
+    assert {found["above", 0][0], found["below", 0][0], found["near", 1][0]} == {"not reached"}
+    assert found["noise", 0][0] == "no better than noise"
+    assert found["linear", 0][0] == "baseline"
+    goal = curve_trace(0, final=300.0)[-1]["elbo"]
+    trace = curve_trace(0, final=305.0)
+    first = next(k for k in range(20) if all(abs(p["elbo"] - goal) <= 0.01 * N for p in trace[k:]))
+    assert found["near", 0][2] == pytest.approx(trace[first]["elapsed"])
+
+
+def exact_run(times: list[float], lmls: list[float]) -> list[dict[str, float]]:
+    point = constant_trace(0.0, 0.5, 0.5)[0] | {"milestone": False}
+    return [point | {"elapsed": t, "elbo": e, "upper_bound": e} for t, e in zip(times, lmls, strict=True)]
+
+
+def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Path) -> None:
+    """0.2 % of the distance to the constant predictor are 3.4 nats at an LML of 300."""
+    times = [1.0, 3.0, 5.0, 7.0, 9.0]  # thirds end at the second, third and fifth
+    still, changing = [0.0, 297.0, 299.0, 280.0, 300.0], [0.0, 295.0, 299.0, 299.0, 300.0]
+    write_run(tmp_path, "still", "gpr", 0, exact_run(times, still), store.BUDGET)
+    write_run(tmp_path, "changing", "gpr", 0, exact_run(times, changing), store.BUDGET)
+    write_run(tmp_path, "finished", "gpr", 0, exact_run(times, changing))
+    write_run(tmp_path, "sparse", "gpr", 0, exact_run([1.0, 8.0, 9.0], [300.0] * 3), store.BUDGET)  # an empty third
+    write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5), store.BUDGET)
+    write_run(tmp_path, "compared", "gpr", 0, exact_run(times, changing), store.BUDGET)
+    write_run(tmp_path, "compared", "sgpr", 0, sgpr_trace(0, final=305.0))
+    write_run(tmp_path, "below", "gpr", 0, exact_run(times, changing), store.KILLED)
+    write_run(tmp_path, "below", "sgpr", 0, sgpr_trace(0, final=400.0), store.BUDGET)
+    for dataset in ("still", "changing"):  # has an exact value to be compared with, or not
+        write_run(tmp_path, dataset, "other", 0, curve_trace(0, final=301.0))
+    found = verdicts.run_verdicts(results.read(tmp_path)).set_index(["dataset", "method"])
+    assert found["verdict"].xs("gpr", level="method").to_dict() == {
+        "still": "converged", "changing": "not reached", "finished": "certified", "sparse": "not reached",
+        "noise": "no better than noise", "compared": "converged", "below": "not reached",
+    }  # fmt: skip
+    assert found.loc[("changing", "gpr"), "basis"] == "training was cut short"
+    assert found.loc[("compared", "gpr"), "basis"] == "the best near-exact value"
+    assert found.loc[("below", "gpr"), "basis"].startswith("training was cut short; 0.1 nats per point below")
+    assert found.loc[("below", "sgpr"), "verdict"] == "certified"  # by bounds that had to meet
+    assert math.isnan(found.loc[("changing", "gpr"), "seconds"])
+    assert found.loc[("still", "gpr"), "seconds"] == pytest.approx(9.0)  # a dip in between was not near
+    assert found["verdict"].xs("other", level="method").to_dict() == {"still": "converged", "changing": "not reached"}
+
+
+def test_runs_without_a_result_say_so(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", "sgpr", 0, [], store.KILLED, "too long")
+    write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], store.KILLED, "too long")
+    write_run(tmp_path, "a", "other", 0, constant_trace(math.nan, 1.0, 1.0))
+    write_run(tmp_path, "b.csv:y", "sgpr", 0, sgpr_trace(0), n=None)  # nobody knows how large it is
+    found = verdicts.run_verdicts(results.read(tmp_path))
+    assert found["verdict"].tolist() == ["no result", "no result", "not reached", "no result"]
+    assert found["method"].tolist() == ["other", "sgpr", "sgpr", "sgpr"]
+
+
+def test_the_verdict_on_several_seeds_is_the_one_in_the_middle() -> None:
+    assert verdicts.middle(["certified", "not reached", "converged"]) == "converged"
+    assert verdicts.middle(["certified", "not reached"]) == "not reached"
+    assert verdicts.middle(["no result"]) == "no result"
+
+
+def test_the_gap_is_that_of_the_seeds_whose_verdict_is_shown(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0))
+    write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], store.BUDGET)  # no M was done: no bounds
+    (row,) = verdicts.near_exactness(results.read(tmp_path)).itertuples()
+    assert (row.verdict, row.seeds_near_exact) == ("not reached", 1)
+    assert math.isnan(row.gap_per_point)
+    assert row.basis == "no M was done"
+    write_run(tmp_path, "b", "sgpr", 0, sgpr_trace(0)[:2], store.BUDGET)
+    write_run(tmp_path, "b", "sgpr", 1, sgpr_trace(1, stages=3), store.BUDGET)  # not reached either, with bounds
+    row = list(verdicts.near_exactness(results.read(tmp_path)).itertuples())[1]
+    assert (row.verdict, row.basis) == ("not reached", "its own bounds and the steps up in M")
+    assert row.gap_per_point > 0.01
+    write_run(tmp_path, "a", "sgpr", 2, sgpr_trace(2))
+    found = results.read(tmp_path)
+    row = next(verdicts.near_exactness(found).itertuples())
+    runs = verdicts.run_verdicts(found)
+    assert row.verdict == "certified"
+    assert row.gap_per_point == pytest.approx(runs.loc[runs["verdict"] == "certified", "gap_per_point"].mean())
+
+
+def test_the_table_and_the_counts(tmp_path: Path) -> None:
+    found = results.read(write_results(tmp_path))
+    table = verdicts.near_exactness(found)
+    by_pair = table.set_index(["dataset", "method"])
+    assert by_pair.loc[("alpha", "sgpr"), "verdict"] == "certified"
+    assert by_pair.loc[("alpha", "sgpr"), "m"] == 500
+    assert by_pair.loc[("alpha", "sgpr"), "linear_as_good"] == "no"
+    assert by_pair.loc[("alpha", "sgpr"), "seeds_near_exact"] == 3
+    hostile = next(name for name in found.sizes if name != "alpha")
+    assert by_pair.loc[(hostile, "gpr"), "verdict"] == "no result"
+    counts = verdicts.near_exact_counts(table).set_index("method")
+    assert counts.loc["sgpr", ["near_exact", "datasets"]].tolist() == [2, 2]
+    assert counts.loc["gpr", ["near_exact", "no_result", "datasets"]].tolist() == [1, 1, 2]
+    assert not {"linear", "mean"} & set(counts.index)

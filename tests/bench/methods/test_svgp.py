@@ -1,0 +1,71 @@
+"""SVGP's bound next to SGPR's, which is the best that it can reach."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from nearexact.bench import methods
+from nearexact.bench.datasets import load_split
+from nearexact.bench.methods.svgp import VariationalGP
+from nearexact.gp import sgpr_objective
+from nearexact.kernels import SquaredExponential
+from tests.bench.methods.test_methods import Notes, task
+
+
+def sgpr_bound(model: VariationalGP) -> float:
+    """The optimal bound at SVGP's hyperparameters and points."""
+    data = load_split("snelson", 0)
+    kernel = SquaredExponential(
+        model.covar_module.base_kernel.lengthscale[0].detach().numpy(), model.covar_module.outputscale.item()
+    )
+    Z = model.variational_strategy.inducing_points.detach()
+    objective = sgpr_objective(kernel, model.noise_variance, data.X_train, data.y_train, Z)
+    return -objective(objective.theta0)[0]
+
+
+def test_its_bound_stays_below_sgprs_and_comes_close() -> None:
+    notes, problem = Notes(), task("snelson")
+    methods.create("svgp", {"num_inducing": 15, "learning_rate": 0.03, "max_steps": 1500}).run(problem, notes)
+    model: VariationalGP = notes.calls[-1]["predict"].__self__
+    elbo = notes.calls[-1]["elbo"]()
+    optimum = sgpr_bound(model)
+    assert elbo <= optimum + 1e-6 * abs(optimum)
+    assert optimum - elbo < 0.01 * abs(optimum)
+
+
+def test_no_variational_distribution_beats_the_optimal_one() -> None:
+    data = load_split("snelson", 0)
+    X, y = torch.tensor(data.X_train), torch.tensor(data.y_train)
+    generator = torch.Generator().manual_seed(0)
+    model = VariationalGP(X[:12])
+    model.elbo(X, y)  # GPyTorch sets m and S when they are first used
+    for scale in (0.0, 0.1, 1.0):
+        for parameter in model.variational_strategy._variational_distribution.parameters():
+            parameter.data += scale * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        assert model.elbo(X, y) < sgpr_bound(model)
+
+
+def test_the_whole_bound_is_the_mean_of_the_minibatches() -> None:
+    data = load_split("snelson", 0)
+    X, y = torch.tensor(data.X_train), torch.tensor(data.y_train)
+    model = VariationalGP(X[:10])
+    whole, n = model.elbo(X, y), len(y)
+    parts = [model.elbo_per_point(X[rows], y[rows], n).item() * n for rows in (range(0, n, 2), range(1, n, 2))]
+    weights = [len(range(0, n, 2)) / n, len(range(1, n, 2)) / n]
+    assert whole == pytest.approx(np.average(parts, weights=weights), rel=1e-6)
+
+
+def test_it_starts_as_the_paper_says() -> None:
+    model = VariationalGP(torch.zeros(3, 2, dtype=torch.float64) + torch.arange(3.0)[:, None])
+    assert model.noise_variance == pytest.approx(0.1)
+    model(torch.zeros(1, 2, dtype=torch.float64))
+    q = model.variational_strategy._variational_distribution
+    np.testing.assert_allclose(q.variational_mean.detach(), 0.0)
+    np.testing.assert_allclose(q.chol_variational_covar.detach(), np.eye(3))
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size must be a whole number"):
+        methods.create("svgp", {"batch_size": 0})

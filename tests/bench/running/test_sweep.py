@@ -1,0 +1,368 @@
+"""Real runs in real processes: how they end, and that nothing is lost however they end."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from rich.console import Console
+
+from nearexact import bench
+from nearexact.bench import store
+from nearexact.bench.running.sweep import Event, Experiment, run_sweep, settings
+from nearexact.bench.running.terminal import sweep_display
+from nearexact.bench.store import RunFolder, RunSpec
+
+PLUGINS = Path(__file__).with_name("plugins.py")
+
+
+def plugin(name: str) -> str:
+    return f"{PLUGINS}:{name}"
+
+
+def experiment(out: Path, *methods: str, **options: Any) -> Experiment:
+    fields = {"datasets": ["step"], "budget_seconds": 5.0, "threads": 1, **options}
+    return Experiment(methods=list(methods), out=out, **fields)
+
+
+def run(one: Experiment, **options: Any) -> tuple[RunFolder, list[Event]]:
+    """Make the first run of an experiment."""
+    events: list[Event] = []
+    run_sweep(one, on_event=events.append, **options)
+    return RunFolder(one.specs()[0].folder(one.out)), events
+
+
+def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
+    folder, events = run(experiment(tmp_path, plugin("Steps"), options={plugin("Steps"): {"steps": 7}}))
+    content = folder.read()
+    assert content["status"] == store.FINISHED
+    assert content["spec"]["options"] == {"steps": 7}
+    assert content["settings"] == {"seconds": 0.01, "steps": 7}
+    assert content["versions"]["torch"]
+    assert content["hardware"]["cores"] >= 1
+    assert content["hardware"]["processor"]
+    assert content["threads"] == 1
+    assert content["peak_memory_mb"] > 50.0
+    assert content["finished"] >= content["started"]
+    assert content["training_seconds"] >= 7 * 0.01
+    assert events[-1].status == store.FINISHED
+    frame = bench.load(tmp_path)
+    assert frame["milestone"].sum() == 1
+    assert frame["flops"].eq(1.0).all()
+
+
+def test_finished_runs_are_skipped_and_failed_ones_on_request_repeated(tmp_path: Path) -> None:
+    one = experiment(tmp_path, plugin("Broken"))
+    folder, _ = run(one)
+    first = folder.read()
+    assert (first["status"], first["reason"]) == (store.ERROR, "ZeroDivisionError: what a pity")
+    assert "Traceback" in first["traceback"]
+    assert len(bench.load(tmp_path)) == 1  # what it reported before is kept
+    run(one)
+    assert folder.read()["started"] == first["started"]
+    run(one, retry_failed=True)
+    assert folder.read()["started"] > first["started"]
+    assert (folder.path / "aside-1" / "trace.jsonl").exists()
+
+
+def test_other_settings_need_another_folder(tmp_path: Path) -> None:
+    run(experiment(tmp_path, "mean"))
+    with pytest.raises(ValueError, match=r"other settings \(budget_seconds: 5.0, now 6.0, .*another output folder"):
+        run(experiment(tmp_path, "mean", budget_seconds=6.0))
+
+
+def test_the_budget_ends_a_run(tmp_path: Path) -> None:
+    options = {plugin("Steps"): {"steps": 10_000}}
+    folder, _ = run(experiment(tmp_path, plugin("Steps"), budget_seconds=0.5, options=options))
+    content = folder.read()
+    assert content["status"] == store.BUDGET
+    assert content["training_seconds"] < 1.0
+    assert folder.points()[0][-1]["elapsed"] == pytest.approx(0.5, abs=0.2)
+
+
+def test_a_method_that_swallows_exceptions_cannot_escape(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Stubborn"), budget_seconds=0.3, hard_limit_seconds=6.0))
+    content = folder.read()
+    assert content["status"] == store.KILLED
+    assert "hard limit of 6 s" in content["reason"]
+    points = folder.points()[0]
+    assert sum(point["elapsed"] > 0.3 for point in points) == 1  # the last one, and nothing after it
+
+
+def test_a_method_that_never_reports_is_killed_at_the_hard_limit(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    folder, _ = run(experiment(tmp_path, plugin("Silent"), budget_seconds=0.1, hard_limit_seconds=5.0))
+    assert time.monotonic() - begun < 30.0
+    assert folder.read()["status"] == store.KILLED
+    (row,) = bench.load(tmp_path).to_dict("records")
+    assert row["status"] == store.KILLED
+    assert not row["milestone"]
+
+
+def test_too_much_memory_is_a_status(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Hungry"), memory_limit=900_000_000, budget_seconds=60.0))
+    content = folder.read()
+    assert content["status"] == store.OUT_OF_MEMORY
+    assert "MB resident, the limit is 900 MB" in content["reason"]
+    assert len(folder.points()[0]) == 1
+    folder, _ = run(experiment(tmp_path, plugin("NoMemory")))
+    assert folder.read()["status"] == store.OUT_OF_MEMORY
+
+
+def test_a_process_that_dies_is_a_status(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Dies")))
+    content = folder.read()
+    assert content["status"] == store.KILLED
+    assert "signal 9" in content["reason"]
+
+
+def test_predictions_that_explode_are_results(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Exploding")))
+    assert folder.read()["status"] == store.FINISHED
+    frame = bench.load(tmp_path)
+    assert np.isnan(frame["rmse"].iloc[0])
+    assert frame["rmse"].iloc[1] > 1e100
+    assert np.isnan(frame["nlpd"].iloc[1])
+
+
+def test_a_run_that_is_being_written_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    one = experiment(tmp_path, "mean")
+    folder = RunFolder(one.specs()[0].folder(tmp_path))
+    folder.prepare(one.specs()[0])
+    with folder.lock():
+        _, events = run(one)
+    assert events[-1].status == "elsewhere"
+    assert folder.points() == ([], [])
+
+
+def test_two_sweeps_at_once_do_every_run_once(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "nearexact.cli",
+        "bench",
+        "run",
+        "--methods",
+        "mean,linear,mean",
+        "--datasets",
+        "step",
+    ]
+    command += ["--budget", "5s", "--threads", "1", "--quiet", "--out", str(tmp_path)]
+    for sweep in [subprocess.Popen(command) for _ in range(2)]:
+        assert sweep.wait(timeout=120) == 0
+    assert [(len(folder.points()[0]), folder.status()) for folder in store.runs(tmp_path)] == [(1, store.FINISHED)] * 2
+    assert not list(tmp_path.rglob("aside-*"))
+
+
+def test_a_method_that_exits_or_leaves_a_thread_has_a_status_of_its_own(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Exits")))
+    assert folder.read()["status"] == store.ERROR
+    assert "SystemExit" in folder.read()["reason"]
+    folder, _ = run(experiment(tmp_path, plugin("LeavesThread"), hard_limit_seconds=30.0))
+    assert folder.read()["status"] == store.FINISHED
+
+
+def test_training_past_the_budget_without_a_word_is_said(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Slow"), budget_seconds=1.0))
+    assert folder.read()["status"] == store.BUDGET
+
+
+def test_several_runs_at_a_time(tmp_path: Path) -> None:
+    one = experiment(tmp_path, "mean", "linear", seeds=(0, 1), jobs=2)
+    run(one)
+    assert bench.load(tmp_path).groupby(["method", "seed"]).size().tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"methods": ["nosuch"]}, "there is no method 'nosuch'; there are sgpr, sgpr-paper, sgpr-tight, gpr, "),
+        ({"methods": ["missing.py:Class"]}, "there is no file 'missing.py'"),
+        ({"methods": [plugin("Missing")]}, "has no class 'Missing'"),
+        ({"datasets": ["nosuch"]}, "there is no data set 'nosuch'"),
+        ({"options": {"gpr": {}}}, "options for \\['gpr'\\], which are not among the methods"),
+        ({"options": {"mean": {"colour": 1}}}, "does not take the options {'colour': 1}"),
+        ({"jobs": 0}, "jobs must be at least 1, got 0"),
+        ({"device": "nosuch"}, "there is no device 'nosuch'"),
+    ],
+)
+def test_what_does_not_exist_is_said_before_anything_starts(
+    given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    fields = {"methods": ["mean"], "datasets": ["step"], "out": tmp_path / "results", **given}
+    with pytest.raises(ValueError, match=message):
+        run_sweep(Experiment(**fields))
+    assert not (tmp_path / "results").exists()
+
+
+def test_settings_as_users_write_them() -> None:
+    fields = settings(methods="sgpr,gpr", datasets=["step"], seeds=3, budget="10m", memory_limit="4GB", out="results")
+    assert fields == {
+        "methods": ["sgpr", "gpr"],
+        "datasets": ["step"],
+        "seeds": (0, 1, 2),
+        "budget_seconds": 600.0,
+        "memory_limit": 4_000_000_000,
+        "out": Path("results"),
+    }
+    with pytest.raises(ValueError, match=r"an experiment has the settings .* got \['colour'\]"):
+        settings(colour="red")
+
+
+# ---- being killed ----------------------------------------------------------------------------------------------------
+
+SWEEP = """
+import sys
+from pathlib import Path
+from nearexact.bench.running.sweep import Experiment, run_sweep
+plugin = sys.argv[2]
+run_sweep(Experiment(methods=[plugin, "mean"], datasets=["step"], seeds=range(2), out=Path(sys.argv[1]), threads=1,
+                     budget_seconds=60.0, options={plugin: {"seconds": 0.02, "steps": 30}}))
+"""
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended after a while. One that was killed may wait for the system to clear it away."""
+
+    def runs(process: psutil.Process) -> bool:
+        try:
+            return bool(process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    _, left = psutil.wait_procs(processes, timeout=20.0)
+    return [process for process in left if runs(process)]
+
+
+def milestones(out: Path) -> dict[tuple[object, ...], list[float]]:
+    frame = bench.load(out)
+    frame = frame[frame["milestone"]]
+    return {key: part["rmse"].tolist() for key, part in frame.groupby(["dataset", "method", "seed"])}
+
+
+def killed_and_continued(out: Path, kills: int, seed: int) -> int:
+    """Start the sweep, kill it at random moments, start again; how often it was killed."""
+    moments = random.Random(seed)
+    command = [sys.executable, "-c", SWEEP, str(out), plugin("Steps")]
+    killed = 0
+    while True:
+        process = subprocess.Popen(command)
+        try:
+            process.wait(timeout=moments.uniform(0.5, 8.0) if killed < kills else 300.0)
+            assert process.returncode == 0
+            return killed
+        except subprocess.TimeoutExpired:
+            workers = children_of(process.pid)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed += 1
+            assert not still_running(workers)
+
+
+def check_kill_and_continue(tmp_path: Path, kills: int) -> None:
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    killed_and_continued(undisturbed, 0, seed=0)
+    assert killed_and_continued(disturbed, kills, seed=1) >= min(kills, 2)
+    assert milestones(disturbed) == milestones(undisturbed)
+    for folder in store.runs(disturbed):
+        assert folder.status() == store.FINISHED
+        points, problems = folder.points()
+        assert problems == []
+        if "plugins" in str(folder.path):
+            steps = [point["info"]["step"] for point in points]
+            assert steps == sorted(set(steps))  # no line is doubled
+            assert [step for step in steps if step % 5 == 4] == [4, 9, 14, 19, 24, 29]  # and none is lost
+
+
+def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    check_kill_and_continue(tmp_path, kills=2)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_twenty_times(tmp_path: Path) -> None:
+    check_kill_and_continue(tmp_path, kills=20)
+
+
+def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path), plugin("Silent")], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60.0
+    while not any(folder.read().get("status") == store.RUNNING for folder in store.runs(tmp_path)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    workers = children_of(process.pid)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert workers
+    assert not still_running(workers)
+    assert [folder.status() for folder in store.runs(tmp_path)] == [store.INTERRUPTED]
+
+
+# ---- disks -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_an_error_that_says_so_and_earlier_results_stay(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the full disk."""
+    run(experiment(tmp_path, "mean"))
+    before = (RunFolder(experiment(tmp_path, "mean").specs()[0].folder(tmp_path)).path / "trace.jsonl").read_bytes()
+    code = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+from nearexact.cli import main
+sys.exit(main(["bench", "run", "--methods", "mean,linear", "--datasets", "step", "--budget", "5s", "--threads", "1",
+               "--out", {str(tmp_path)!r}, "--quiet"]))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("nearexact: results cannot be written to ")
+    assert "Traceback" not in result.stderr
+    folder = RunFolder(experiment(tmp_path, "mean").specs()[0].folder(tmp_path))
+    assert (folder.path / "trace.jsonl").read_bytes() == before
+    assert folder.status() == store.FINISHED
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="results cannot be written to"):
+        run(experiment(tmp_path / "file" / "results", "mean"))
+    if os.geteuid() != 0:
+        (tmp_path / "readonly").mkdir(mode=0o500)
+        with pytest.raises(OSError, match="results cannot be written to"):
+            run(experiment(tmp_path / "readonly", "mean"))
+
+
+def test_the_plan_remembers_what_was_asked(tmp_path: Path) -> None:
+    run(experiment(tmp_path, "mean"))
+    run(experiment(tmp_path, "linear"))
+    assert len(json.loads((tmp_path / "experiment.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_log_of_a_sweep_ends_its_last_line(interrupted: bool) -> None:
+    written = io.StringIO()
+    with suppress(KeyboardInterrupt), sweep_display(3, console=Console(file=written, width=80)) as display:
+        display.show(Event(RunSpec("a_rather_long_name_of_a_data_set_" * 3, "mean", 0, 1.0, 2.0), "finished"))
+        if interrupted:
+            raise KeyboardInterrupt
+    lines = written.getvalue().splitlines(keepends=True)
+    assert "seed 0: finished" in lines[0]  # not broken at 80 characters
+    assert "1 of 3 runs done" in lines[-1]
+    assert lines[-1].endswith("\n")

@@ -1,0 +1,94 @@
+"""The page about a fit, in a real browser: no errors, no requests, no names that become markup, no overflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearexact.tables import Fitted, fit
+from nearexact.tables.partial_dependence import partial_dependence
+
+HOSTILE = '<img src=x onerror="window.hacked=1">&</script><script>window.hacked=1</script>'
+LONG = "a_name_without_any_place_to_break_it_" * 4
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+    rng = np.random.default_rng(0)
+    n = 300
+    frame = pd.DataFrame(
+        {
+            HOSTILE: rng.normal(size=n),
+            LONG: rng.normal(size=n),
+            "kind": rng.choice([HOSTILE, "b", "%{x}<b>c</b>"], size=n),
+            "when": pd.date_range("2015-01-01", periods=n, freq="12D"),
+        }
+    )
+    frame["<i>target</i>"] = np.sin(2.0 * frame[HOSTILE]) + 0.5 * (frame["kind"] == "b") + 0.1 * rng.normal(size=n)
+    path = tmp_path_factory.mktemp("page") / "data.csv"
+    frame.to_csv(path, index=False)
+    return fit(path, "<i>target</i>", kernel="se", time_limit="20s")
+
+
+@pytest.fixture(scope="module")
+def page_file(fitted: Fitted, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "fit.html"
+    fitted.write_page(path)
+    return path
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_page_in_a_browser(width: int, scheme: str, page_file: Path, fitted: Fitted, browser: Any) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    problems: list[str] = []
+    requests: list[str] = []
+    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(page_file.as_uri())
+    charts = page.locator(".chart")
+    for i in range(charts.count()):
+        charts.nth(i).scroll_into_view_if_needed()
+        charts.nth(i).locator(".main-svg").first.wait_for()
+    curves = len([entry for entry in fitted.summary.relevance if entry.relevance > 0.0])
+    assert charts.count() == 6 + curves
+    assert problems == []
+    assert requests == [page_file.as_uri()]
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wider = "[...document.querySelectorAll('.chart')].filter(c => c.scrollWidth > c.clientWidth + 1).length"
+    assert page.evaluate(wider) == 0
+    assert HOSTILE in page.inner_text("table >> nth=1")
+    assert "<i>target</i>" in page.inner_text("h1")
+    titles = " ".join(page.locator(".chart .ytitle, .chart .xtitle").all_text_contents())
+    assert "actual <i>target</i>" in titles  # as text, in Plotly's labels too
+    context.close()
+
+
+def test_the_page_is_one_file(page_file: Path) -> None:
+    text = page_file.read_text(encoding="utf-8")
+    assert "<script>window.hacked" not in text
+    assert "default-src &#39;none&#39;" in text
+    assert text.index("How near to the exact") < text.index("How good the predictions") < text.index("Which columns")
+
+
+def test_partial_dependence_is_an_average_of_predictions(fitted: Fitted) -> None:
+    recipe, values = fitted.prepared.recipe, fitted.prepared.train
+    curve = partial_dependence(fitted.model, recipe, values, "kind")
+    assert curve.places == list(recipe.columns[recipe.names.index("kind")].categories)
+    rows = values[np.random.default_rng(0).permutation(len(values))[:50]].copy()
+    for place, mean, std in zip(range(3), curve.mean, curve.std, strict=True):
+        rows[:, recipe.names.index("kind")] = place
+        assert mean == pytest.approx(fitted.model.predict(recipe.frame(rows)).mean())
+        draws = fitted.model.sample_y(recipe.frame(rows), 4000).mean(0)
+        noise = fitted.summary.noise_std / np.sqrt(len(rows))
+        assert np.hypot(std, noise) == pytest.approx(draws.std(), rel=0.1)
+    smooth = partial_dependence(fitted.model, recipe, values, HOSTILE)
+    assert np.ptp(smooth.mean) > 1.0  # a sine
+    assert np.ptp(partial_dependence(fitted.model, recipe, values, LONG).mean) < 0.2  # nothing
