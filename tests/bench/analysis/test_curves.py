@@ -84,8 +84,8 @@ curve = st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(-5.0, 5.0)), max_size
 
 
 @given(st.lists(curve, min_size=1, max_size=4))
-def test_the_median_curve_is_the_median_of_what_each_run_had_last(curves: list[list[tuple[float, float]]]) -> None:
-    ordered = [sorted(c, key=lambda p: p[0]) for c in curves]
+def test_the_median_curve_is_the_median_of_what_each_run_had_last(runs: list[list[tuple[float, float]]]) -> None:
+    ordered = [sorted(c, key=lambda p: p[0]) for c in runs]
     x, y = curves.median_curve([(np.array([p[0] for p in c]), np.array([p[1] for p in c])) for c in ordered])
     having = [c for c in ordered if c]
     expected = []

@@ -25,7 +25,7 @@ from nearexact.bench.running.sweep import Event, Experiment, run_sweep, settings
 from nearexact.bench.running.terminal import sweep_display
 from nearexact.bench.store import RunFolder, RunSpec
 
-PLUGINS = Path(__file__).with_name("plugins.py")
+PLUGINS = Path(__file__).parents[1] / "plugins.py"
 
 
 def plugin(name: str) -> str:
