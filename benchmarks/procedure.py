@@ -68,7 +68,7 @@ def compare_with_published(path: Path, seeds: int) -> list[dict[str, object]]:
             data = load_split(name, seed)
             posteriors: list[SparsePosterior] = []
             _, history = train(data, seed, "paper", COMPARED_M, posteriors)
-            assert history[-1].scheduled == COMPARED_M
+            assert history[-1].scheduled_m == COMPARED_M
             elbos.append(history[-1].elbo)
             points.append(history[-1].m)
             errors.append(rmse(posteriors[-1], data))
@@ -98,7 +98,7 @@ def check_robust(names: Sequence[str], seeds: int) -> list[dict[str, object]]:
         for seed in range(seeds):
             data = load_split(name, seed)
             training, history = train(data, seed, "robust", 100 if len(data.y_train) > LARGE else 200, [])
-            late = [stage for stage in history if stage.scheduled >= 50]
+            late = [stage for stage in history if stage.scheduled_m >= 50]
             row: dict[str, object] = {
                 "dataset": name,
                 "seed": seed,

@@ -195,7 +195,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             raise
 
     def _verdict(self, bounds: LikelihoodBounds, y: torch.Tensor) -> Verdict:
-        elbos = [stage.elbo for stage in self.history_ if stage.complete]
+        elbos = [stage.objective for stage in self.history_ if stage.complete]
         return judge(bounds.lower, bounds.upper, elbos, noise_only_likelihood(y), len(y), elbo=self.elbo_)
 
     def _new_inputs(self, X: Any) -> FloatArray:

@@ -17,7 +17,7 @@ from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.sparse import SparseObjective
-from nearexact.gp.stages import TIME_LIMIT, Stage
+from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.tighten import MOST_ITERATIONS, tighten_bounds
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel, SquaredExponential
@@ -97,15 +97,14 @@ class SGPRegressor(Regressor):
         with self._unchanged_by_errors(), progress_display(self.progress, time_limit) as display:
             problem = self._prepare(X, y)
 
-            def after_stage(stage: Stage, _: SparsePosterior) -> None:
-                elbos = [earlier.elbo for earlier in training.history if earlier.complete]
+            def after_stage(stage: Stage, _: SparsePosterior) -> str | None:
+                elbos = [earlier.objective for earlier in training.history if earlier.complete]
                 lower, upper = stage.lower_bound, stage.upper_bound
-                verdict = judge(lower, upper, elbos, training.noise_only, stage.n, elbo=stage.elbo)
+                verdict = judge(lower, upper, elbos, training.noise_only, stage.n, elbo=stage.objective)
                 display.stage(stage, verdict)
                 if verdict in NEAR_EXACT:
-                    raise StopIteration(verdict)
-                if not problem.y.any():
-                    raise StopIteration("constant target")
+                    return verdict
+                return None if problem.y.any() else "constant target"
 
             training = Training(
                 SquaredExponential() if self.kernel is None else self.kernel,
@@ -194,12 +193,12 @@ class SGPRegressor(Regressor):
 
     def _warn_if_cut_short(self) -> None:
         limit = {
-            "time limit": f"time_limit={self.time_limit!r}",
-            "memory limit": "half of the free memory (memory_limit=None)"
+            TrainingEnd.TIME_LIMIT: f"time_limit={self.time_limit!r}",
+            TrainingEnd.MEMORY_LIMIT: "half of the free memory (memory_limit=None)"
             if self.memory_limit is None
             else f"memory_limit={self.memory_limit!r}",
-            "max_inducing": f"max_inducing={self.max_inducing}",
-        }.get(self.history_[-1].ended)
+            TrainingEnd.MAX_INDUCING: f"max_inducing={self.max_inducing}",
+        }.get(self.history_[-1].ended)  # type: ignore[call-overload]
         if limit is not None and self.certificate_.verdict not in NEAR_EXACT:
             warnings.warn(
                 f"{limit} ended the fit at {len(self.inducing_points_)} inducing points, before the model was near to"
@@ -249,8 +248,9 @@ class GPRegressor(Regressor):
                 on_stage=lambda stage, _: display.stage(stage),
             )
             self._run(training, problem)
-        if self.history_[-1].ended in (TIME_LIMIT, "max iterations"):
-            limit = f"time_limit={self.time_limit!r}" if self.history_[-1].ended == TIME_LIMIT else "max iterations"
+        if self.history_[-1].ended in (TrainingEnd.TIME_LIMIT, TrainingEnd.MAX_ITERATIONS):
+            in_time = self.history_[-1].ended != TrainingEnd.TIME_LIMIT
+            limit = "max iterations" if in_time else f"time_limit={self.time_limit!r}"
             warnings.warn(
                 f"{limit} ended the fit before the optimiser had converged: the log marginal"
                 f" likelihood is {self.elbo_:.6g} so far. Raise the limit to let it finish.",

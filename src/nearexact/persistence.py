@@ -22,7 +22,7 @@ from nearexact import kernels
 from nearexact.certificate import Certificate
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.safety import Repairs
-from nearexact.gp.stages import Stage
+from nearexact.gp.stages import Stage, StageEnd
 from nearexact.kernels import Kernel
 from nearexact.kernels.composite import Composite
 from nearexact.scaling import Scaling
@@ -40,6 +40,7 @@ DAMAGES = (SafetensorError, OSError, MemoryError, RecursionError, AttributeError
 
 # The arrays of a posterior, by their names in it.
 SPARSE_ARRAYS = ("Z", "L", "L_B", "weights")
+EARLIER_FIELDS = {"elbo": "objective", "scheduled": "scheduled_m"}  # of a stage, and what they are called now
 EXACT_ARRAYS = ("X", "centre", "y", "L", "weights")
 
 
@@ -137,11 +138,7 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     estimator.elbo_, estimator.upper_bound_ = float(header["elbo"]), float(header["upper_bound"])
     estimator.certificate_ = Certificate(**header["certificate"])
     repr(estimator.certificate_)  # fails if its numbers are none
-    estimator.history_ = [
-        Stage(**{**known, **stage, "kernel": _kernel(stage["kernel"]), "repairs": Repairs(**stage["repairs"])})
-        for stage in header["history"]
-        for known in [{"lower_bound": stage["elbo"]} if header["version"] == 1 else {}]
-    ]
+    estimator.history_ = [_stage(stage, header["version"]) for stage in header["history"]]
     estimator.n_features_in_ = d
     if header["feature_names"]:
         names = header["feature_names"]
@@ -207,6 +204,18 @@ def _kernel(description: dict[str, Any]) -> Kernel:
     if not (isinstance(kind, type) and issubclass(kind, Kernel) and kind not in (Kernel, Composite)):
         raise ValueError(f"there is no kernel {name!r}")
     return kind(**description["values"])
+
+
+def _stage(description: dict[str, Any], version: int) -> Stage:
+    """The stage so described. Earlier versions had other names for some of its fields, and fewer of them."""
+    fields = {EARLIER_FIELDS.get(name, name): value for name, value in description.items()}
+    if version == 1:
+        fields["lower_bound"] = fields["objective"]
+    fields.setdefault("end", StageEnd.from_text(fields["stopped"]))
+    fields |= {
+        "kernel": _kernel(fields["kernel"]), "repairs": Repairs(**fields["repairs"]), "end": StageEnd(fields["end"])
+    }  # fmt: skip
+    return Stage(**fields)
 
 
 def _plain(value: Any) -> Any:

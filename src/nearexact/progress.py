@@ -43,7 +43,7 @@ class Display:
         for stage, verdict in self._stages:
             table.add_row(
                 str(stage.m),
-                f"{stage.elbo:.1f}",
+                f"{stage.objective:.1f}",
                 f"{stage.upper_bound:.1f}",
                 f"{stage.gap_per_point:.4f}",
                 verdict,
@@ -52,7 +52,7 @@ class Display:
             )
         if progress is not None:
             table.add_row(
-                str(progress.m), f"{progress.elbo:.1f}", "…", "", "", "", f"{progress.seconds:.1f}", style="dim"
+                str(progress.m), f"{progress.objective:.1f}", "…", "", "", "", f"{progress.seconds:.1f}", style="dim"
             )
         self._live.update(table)
 

@@ -100,8 +100,8 @@ def test_a_second_start_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_stage_may_end_the_training() -> None:
-    def stop(stage: Stage, posterior: ExactPosterior) -> None:
-        raise StopIteration
+    def stop(stage: Stage, posterior: ExactPosterior) -> str:
+        return "enough"
 
     X, y = many_inputs()
     training = ExactTraining(SquaredExponential(), X, y, on_stage=stop)

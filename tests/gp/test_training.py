@@ -16,6 +16,7 @@ from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import ends_early, inducing_schedule
 from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.stages import StageEnd
 from nearexact.gp.starts import with_less_influence
 from nearexact.kernels import ArcCosine, Linear, Matern12, SquaredExponential
 from tests.problems import KERNELS, regression
@@ -77,7 +78,7 @@ def test_stages_hold_true_bounds_of_their_hyperparameters(procedure: str, bound:
     X, y = standardised(150)
     training = Training(KERNELS[name], X, y, procedure=procedure, bound=bound, seed=0, max_inducing=50)
     training.run()
-    assert [stage.scheduled for stage in training.history] == [10, 20, 50]
+    assert [stage.scheduled_m for stage in training.history] == [10, 20, 50]
     for stage in training.history:
         exact = gpr_objective(stage.kernel, stage.noise_variance, X, y).factorise(stage.kernel, stage.noise_variance)
         assert stage.elbo - 1e-6 <= stage.lower_bound <= exact.lml + 1e-6
@@ -161,7 +162,7 @@ def test_few_points_use_them_all_and_are_exact() -> None:
     training = Training(SquaredExponential(), X, y, seed=0)
     training.run()
     (stage,) = training.history
-    assert stage.m == stage.scheduled == 9
+    assert stage.m == stage.scheduled_m == 9
     assert stage.elbo == pytest.approx(stage.upper_bound, abs=1e-4)
 
 
@@ -171,15 +172,14 @@ def test_growth_ends_where_further_points_would_be_copies() -> None:
     y = np.sin(X).sum(1) + 0.1 * rng.normal(size=300)
     training = Training(SquaredExponential(), X, y - y.mean(), seed=0)
     training.run()
-    assert training.history[-1].scheduled == 50
+    assert training.history[-1].scheduled_m == 50
     assert training.history[-1].m <= 25
     assert training.history[-1].ended == "no variance left"
 
 
 def test_a_stage_may_end_the_training() -> None:
-    def stop(stage: Stage, _: SparsePosterior) -> None:
-        if stage.m == 20:
-            raise StopIteration("good enough")
+    def stop(stage: Stage, _: SparsePosterior) -> str | None:
+        return "good enough" if stage.m == 20 else None
 
     X, y = standardised(200)
     training = Training(SquaredExponential(), X, y, seed=0, on_stage=stop)
@@ -301,7 +301,7 @@ def test_memory_limit_caps_m_and_holds(limit: str) -> None:
         training.run()
     assert training.history[-1].ended == "memory limit"
     assert 10 <= training.history[-1].m < 500
-    assert allocations.peak_bytes <= training.memory
+    assert allocations.peak_bytes <= training.budget.memory
 
 
 @pytest.mark.parametrize("procedure", ["paper", "robust"])
@@ -309,7 +309,7 @@ def test_memory_limit_holds_where_models_are_kept_and_starts_repeated(procedure:
     """M is not small against N here, and every M needs its rescues: models of size M² are what counts."""
     X, y = many_inputs()
     inputs, targets = torch.tensor(X), torch.tensor(y)
-    limit = Training(SquaredExponential(), inputs, targets)._memory_of(100)
+    limit = Training(SquaredExponential(), inputs, targets).budget.memory_of(100)
     with Allocations() as allocations:
         training = Training(
             SquaredExponential(), inputs, targets, seed=0, memory_limit=limit, procedure=procedure, max_inducing=100
@@ -348,10 +348,10 @@ def test_an_m_that_cannot_be_computed_is_passed_over(broken: int, monkeypatch: p
     X, y = standardised(200)
     training = Training(SquaredExponential(), X, y, seed=0)
     training.run()
-    failed = [stage.scheduled for stage in training.history if stage.stopped.startswith("failed: ")]
+    failed = [stage.scheduled_m for stage in training.history if stage.end is StageEnd.FAILED]
     assert failed == ([] if broken == 10 else [broken])  # before there is any model, only the log can tell
     assert training.bounds()[0] == training.history[-1].elbo == max(stage.elbo for stage in training.history)
-    assert not any(stage.complete for stage in training.history if stage.scheduled == broken)
+    assert not any(stage.complete for stage in training.history if stage.scheduled_m == broken)
 
 
 @pytest.mark.parametrize("at", [3, 40, 90])

@@ -16,10 +16,10 @@ from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.memory import chunk_rows
 from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
-from nearexact.gp.optimise import Step, minimise
+from nearexact.gp.optimise import OptimiserEnd, Step, minimise
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
-from nearexact.gp.stages import FAILED, INTERRUPTED, TIME_LIMIT, Progress, Stage
+from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, with_less_influence
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
@@ -30,11 +30,22 @@ logger = logging.getLogger(__name__)
 SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its factor, and a copy of that
 EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
 CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
-CONVERGED = "optimum found"
+ENDS = {
+    OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
+    OptimiserEnd.MAX_ITERATIONS: TrainingEnd.MAX_ITERATIONS,
+    OptimiserEnd.NO_FURTHER_STEP: TrainingEnd.NO_FURTHER_STEP,
+    OptimiserEnd.TIME_LIMIT: TrainingEnd.TIME_LIMIT,
+    OptimiserEnd.FAILING: TrainingEnd.FAILED,
+}
+STAGE_ENDS = {
+    TrainingEnd.TIME_LIMIT: StageEnd.TIME_LIMIT,
+    TrainingEnd.INTERRUPTED: StageEnd.INTERRUPTED,
+    TrainingEnd.FAILED: StageEnd.FAILED,
+}
 
 
 class ExactTraining:
-    """One training run, with the same face as `Training`; its stages are the starts, their M is N."""
+    """One training run, with the same interface as `Training`; its stages are the starts, their M is N."""
 
     def __init__(
         self,
@@ -45,7 +56,7 @@ class ExactTraining:
         time_limit: float = math.inf,
         memory_limit: int | float | str | None = None,
         on_step: Callable[[Progress], None] | None = None,
-        on_stage: Callable[[Stage, ExactPosterior], None] | None = None,
+        on_stage: Callable[[Stage, ExactPosterior], str | None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
@@ -72,50 +83,43 @@ class ExactTraining:
         theta0 = self.objective.theta0
         smooth = with_less_influence(self.layout, theta0)
         self._begin()
-        begun = self.clock()
+        started = self.clock()
         self.best_lml = self.posterior().lml  # something to return if time is up already
-        self._last_seconds = EVALUATION_FACTORISATIONS * (self.clock() - begun)
+        self._last_seconds = EVALUATION_FACTORISATIONS * (self.clock() - started)
         for number, theta in enumerate([theta0] if np.array_equal(smooth, theta0) else [theta0, smooth]):
             if number:
                 self._begin()
                 self._model = None  # its memory is needed
-            reason, restarts = TIME_LIMIT, 0
+            end, detail, restarts = TrainingEnd.TIME_LIMIT, "", 0
             left = self.time_limit - (self.clock() - self._started)
             if left > self._last_seconds:
                 try:
                     optimum = minimise(
                         self._evaluate, theta, time_limit=left, callback=self._after_step, clock=self.clock
                     )
-                    reason, restarts = optimum.reason, optimum.restarts
+                    end, restarts = ENDS[optimum.reason], optimum.restarts
                 except NumericalError as error:
                     logger.info("exact GP: a start failed: %s", error)
-                    reason = f"{FAILED}: {error}"
-            self._record(CONVERGED if reason == "converged" else reason, restarts, rescues=number)
-            if self._ends() or reason == TIME_LIMIT or not explains_nothing(self.best_lml, noise_only, self.n):
+                    end, detail = TrainingEnd.FAILED, f": {error}"
+            self._record(end, detail, restarts, rescues=number)
+            wanted_end = None if self.on_stage is None else self.on_stage(self.history[-1], self.posterior())
+            done = end is TrainingEnd.TIME_LIMIT or not explains_nothing(self.best_lml, noise_only, self.n)
+            if wanted_end is not None or done:
                 break
-        self._close(self.history[-1].stopped)
+        self._close(wanted_end or end)
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`."""
         if not self._recorded:
-            self._record(INTERRUPTED, 0, rescues=len(self.history))
+            self._record(TrainingEnd.INTERRUPTED, "", 0, rescues=len(self.history))
         if not self.history[-1].ended:
-            self._close(INTERRUPTED)
+            self._close(TrainingEnd.INTERRUPTED)
 
     def _begin(self) -> None:
         self._stage_started, self._evaluations, self._recorded = self.clock(), 0, False
 
     def _close(self, reason: str) -> None:
         self.history[-1] = replace(self.history[-1], ended=reason)
-
-    def _ends(self) -> bool:
-        """Whether `on_stage` wants no further start."""
-        try:
-            if self.on_stage is not None:
-                self.on_stage(self.history[-1], self.posterior())
-        except StopIteration:
-            return True
-        return False
 
     def posterior(self) -> ExactPosterior:
         """The best model so far."""
@@ -132,9 +136,9 @@ class ExactTraining:
         return self.posterior().bounds
 
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        begun = self.clock()
+        started = self.clock()
         value, gradient = self.objective(theta)
-        self._last_seconds = self.clock() - begun
+        self._last_seconds = self.clock() - started
         self._evaluations += 1
         self.flops += 1.0 * self.n**3  # Cholesky factor and inverse
         if -value > self.best_lml:
@@ -146,15 +150,15 @@ class ExactTraining:
             posterior = partial(self.objective.factorise, *self.layout.unpack(step.theta))
             self.on_step(Progress(self.n, -step.value, self.clock() - self._started, posterior))
 
-    def _record(self, stopped: str, restarts: int, rescues: int) -> None:
+    def _record(self, end: TrainingEnd, detail: str, restarts: int, rescues: int) -> None:
         model = self.posterior()
         now = self.clock()
         self.history.append(
             Stage(
                 n=self.n,
-                scheduled=self.n,
+                scheduled_m=self.n,
                 m=self.n,
-                elbo=model.lml,
+                objective=model.lml,
                 lower_bound=model.lml,
                 upper_bound=model.lml,
                 kernel=model.kernel,
@@ -167,10 +171,11 @@ class ExactTraining:
                 rescues=rescues,
                 jitter=model.jitter,
                 repairs=replace(self.objective.repairs),
-                stopped=stopped,
+                end=STAGE_ENDS.get(end, StageEnd.COMPLETE),
+                stopped=f"{end}{detail}",
             )
         )
-        logger.info("exact GP: log marginal likelihood %.6g after %.1f s, %s", model.lml, now - self._started, stopped)
+        logger.info("exact GP: log marginal likelihood %.6g after %.1f s, %s", model.lml, now - self._started, end)
         self._recorded = True
 
 

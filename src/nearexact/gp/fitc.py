@@ -41,7 +41,7 @@ class FitcFactorisation:
     w: Tensor  # B⁻¹ V Λ⁻¹ y  [M]
     noise: Tensor  # Λ = s + k(x, x) − q(x, x)  [N]
     clamped: Tensor  # where rounding has q(x, x) above k(x, x)  [N]
-    elbo: float  # the log likelihood of the approximate model: an estimate, no bound
+    log_likelihood: float  # of the approximate model: an estimate, no bound
     repairs: Repairs
 
     upper_bound: float = math.nan  # there is none
@@ -90,7 +90,7 @@ class FitcObjective:
     def factorise(self, kernel: Kernel, noise_variance: float, *, residuals: bool = False) -> FitcFactorisation:
         """First sweep: everything about the model at these hyperparameters but its gradient.
 
-        `residuals` is there for the same face as SGPR's: they are a part of this model in any case.
+        `residuals` is there for the same interface as SGPR's: they are a part of this model in any case.
         """
         kernel = self.layout.check(kernel)
         n, m = len(self.X), len(self.Z)
@@ -123,7 +123,7 @@ class FitcObjective:
             w=w,
             noise=noise,
             clamped=clamped,
-            elbo=-0.5 * (log_det + quadratic),
+            log_likelihood=-0.5 * (log_det + quadratic),
             repairs=self.repairs,
         )
 
@@ -153,7 +153,7 @@ class FitcObjective:
         K_ZZ_bar = congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)  # −½ L⁻ᵀ V̄Vᵀ L⁻¹
         f.cross.add_adjoint(self._of_Z, K_ZZ_bar)
         add_to(gradients, f.cross.gradients())
-        return f.elbo, gradients, by_noise
+        return f.log_likelihood, gradients, by_noise
 
     def _chunks(self, kernel: Kernel) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their features."""

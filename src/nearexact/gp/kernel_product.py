@@ -13,10 +13,6 @@ from nearexact.kernels.base import Cross, Kernel, with_diagonal
 BLOCK_ROWS = 384  # of K, and as many columns: the passes over a block find it in the cache
 
 
-class OutOfTimeError(Exception):
-    """What is under way would end after the time limit."""
-
-
 class KernelProduct:
     """v ↦ (K + sI)v for the kernel matrix K of all rows of X. Blocks above the diagonal stand for those below, too."""
 

@@ -10,12 +10,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import torch
 from scipy.optimize import OptimizeResult
 from scipy.optimize import minimize as scipy_minimize
 
+from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.threads import numpy_on_one_thread
 from nearexact.typing import FloatArray
@@ -40,6 +42,17 @@ class LBFGSSettings:
 DEFAULT_SETTINGS = LBFGSSettings()
 
 
+class OptimiserEnd(StrEnum):
+    """Why the optimiser stopped."""
+
+    CONVERGED = "converged"
+    MAX_ITERATIONS = "max iterations"
+    NO_FURTHER_STEP = "line search"  # no further decrease could be found
+    TIME_LIMIT = "time limit"
+    CALLBACK = "callback"
+    FAILING = "restarts"  # the objective kept failing next to the best point
+
+
 @dataclass(frozen=True)
 class Step:
     """Where the optimiser stands after an accepted step."""
@@ -53,15 +66,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best point that was evaluated, and how it was reached.
-
-    `reason` is "converged", "max iterations", "line search" (no further decrease could be found), "time limit",
-    "callback" or "restarts" (the objective kept failing next to the best point).
-    """
+    """The best point that was evaluated, and how it was reached."""
 
     theta: FloatArray
     value: float
-    reason: str
+    reason: OptimiserEnd
     iterations: int
     evaluations: int
     restarts: int
@@ -100,17 +109,13 @@ def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
         restarts += 1
         idle = 0 if run.best_value < start_value else idle + 1
         if idle > settings.max_idle_restarts:
-            reason = "restarts"
+            reason = OptimiserEnd.FAILING
             break
     return Optimum(run.best_theta, run.best_value, reason, run.iterations, run.evaluations, restarts, run.seconds())
 
 
-class _ObjectiveError(Exception):
-    """The objective could not be computed."""
-
-
-class _TimeLimitError(Exception):
-    """The time limit has passed."""
+class _ObjectiveError(NumericalError):
+    """The objective could not be computed; a NumericalError of the callback is something else."""
 
 
 class _Run:
@@ -132,16 +137,16 @@ class _Run:
         return self.clock() - self.started
 
     def evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        begun = self.seconds()
-        if self.time_limit is not None and self.evaluations and begun + self.last_seconds > self.time_limit:
-            raise _TimeLimitError
+        started = self.seconds()
+        if self.time_limit is not None and self.evaluations and started + self.last_seconds > self.time_limit:
+            raise TimeIsUpError
         self.evaluations += 1
         try:
             value, gradient = self.objective(theta)
         except FAILURES as error:
             raise _ObjectiveError(str(error)) from error
         finally:
-            self.last_seconds = self.seconds() - begun
+            self.last_seconds = self.seconds() - started
         if not math.isfinite(value):
             raise _ObjectiveError(f"its value is {value}")
         if not np.isfinite(gradient).all():
@@ -150,7 +155,7 @@ class _Run:
             self.best_theta, self.best_value, self.best_gradient = theta.copy(), value, gradient.copy()
         return value, gradient
 
-    def from_best(self, scale: float, settings: LBFGSSettings) -> str | None:
+    def from_best(self, scale: float, settings: LBFGSSettings) -> OptimiserEnd | None:
         """One run of L-BFGS-B in u, θ = best θ + scale·u; why it stopped, or None if the objective failed.
 
         SciPy's first step has length min(1, ‖g‖) in its own variable, so a smaller scale makes it shorter.
@@ -183,10 +188,7 @@ class _Run:
             )
         except _ObjectiveError:
             return None
-        except _TimeLimitError:
-            return "time limit"
-        if result.status == 0:
-            return "converged"
-        if result.status == 1:
-            return "max iterations"
-        return "callback" if result.status == 99 else "line search"
+        except TimeIsUpError:
+            return OptimiserEnd.TIME_LIMIT
+        ends = {0: OptimiserEnd.CONVERGED, 1: OptimiserEnd.MAX_ITERATIONS, 99: OptimiserEnd.CALLBACK}  # SciPy's codes
+        return ends.get(result.status, OptimiserEnd.NO_FURTHER_STEP)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from nearexact.gp import log_determinant
 from nearexact.gp.bounds import Interval, LikelihoodBounds
+from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.factorisation import Factorisation
-from nearexact.gp.kernel_product import OutOfTimeError
 from nearexact.gp.quadratic import SETTLED_PER_POINT, Iteration, conjugate_gradients
 from nearexact.gp.sparse import SparseObjective
 
@@ -52,25 +52,20 @@ def tighten_bounds(
     `time_limit` in seconds. `on_iteration` is called after each, `on_share` with the share of the moments' work that is
     done. Nothing that takes time of order N² is done for `iterations=0`.
     """
-    began = clock()
-
-    def check() -> None:
-        if clock() - began > time_limit:
-            raise OutOfTimeError
-
+    timer = Timer(time_limit, clock)
     bounds, number, finished = f.bounds, 0, True
     if iterations:
         try:
-            for iteration in conjugate_gradients(objective, f, tolerance=tolerance, check=check, clock=clock):
+            for iteration in conjugate_gradients(objective, f, tolerance=tolerance, check=timer.check, clock=clock):
                 bounds, number = iteration.bounds, iteration.number
                 on_iteration(iteration)
                 if number == iterations:
                     break
             if bounds.trace_gap > SETTLED_PER_POINT * f.n and log_determinant.fits(objective):
-                logs = log_determinant.unexplained(objective, f, check=check, on_share=on_share).sum_of_logs()
+                logs = log_determinant.unexplained(objective, f, check=timer.check, on_share=on_share).sum_of_logs()
                 bounds = bounds.meet(log_det=Interval(f.log_det + logs.lower, f.log_det + logs.upper))
-        except OutOfTimeError:
+        except TimeIsUpError:
             finished = False
-    seconds = clock() - began
+    seconds = timer.seconds()
     logger.info("bounds %.8g to %.8g after %d iterations, %.1f s", bounds.lower, bounds.upper, number, seconds)
     return TightenedBounds(bounds, number, seconds, finished)

@@ -1,4 +1,4 @@
-"""Training a sparse GP with nothing to tune: M grows, and for each M θ is optimised and the points are selected anew.
+"""Training a sparse GP with nothing to tune: M grows, and for each M θ is optimised and the points are selected again.
 
 `procedure="paper"` is Algorithm 1 of Ober et al., where every M starts from the same θ. `procedure="robust"` adds a way
 out where that start leads nowhere, and never gives back what a smaller M has reached. What to make of the models on
@@ -19,23 +19,22 @@ import numpy as np
 import torch
 
 from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.budget import Cost
+from nearexact.gp.budget import Budget, TimeIsUpError
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
-from nearexact.gp.inducing import select, selection_memory
-from nearexact.gp.memory import sweep_memory
+from nearexact.gp.inducing import select
 from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
-from nearexact.gp.optimise import Step, minimise
+from nearexact.gp.optimise import OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.schedule import SCHEDULE, ends_early, inducing_schedule
 from nearexact.gp.sparse import SparseObjective, is_tight
-from nearexact.gp.stages import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN, Progress, Stage
+from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, with_less_influence
 from nearexact.kernels.base import Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
-from nearexact.typing import FloatArray, IndexArray
+from nearexact.typing import FloatArray, IndexArray, MemoryLimit
 from nearexact.validation import as_training_data
 
 logger = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ logger = logging.getLogger(__name__)
 # How the log marginal likelihood is approximated: a class of objectives, made from kernel, noise, X, y and Z.
 ObjectiveFactory = type[SparseObjective] | type[FitcObjective]
 MOST_SELECTIONS = 20  # for one M
-HELD_SQUARES = 4  # [M, M] arrays of two models, the best and the last, that are kept while another one is computed
-EVALUATION_SWEEPS = 3.0  # an evaluation with its gradient takes no more than so many sweeps without
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +50,13 @@ class Candidate:
 
     rows: IndexArray
     theta: FloatArray
-    elbo: float  # the bound that is maximised, −∞ where it could not be computed
+    objective: float  # what is maximised, −∞ where it could not be computed
     model: _Model | None = None  # where it is at hand
 
     @property
     def computed(self) -> bool:
         """Whether there is a model at all."""
-        return self.elbo > -math.inf
+        return self.objective > -math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +68,20 @@ class _Model:
     jitter: float
 
 
-class _OutOfTimeError(Exception):
-    """What comes next would end after the time limit."""
+@dataclass(frozen=True, eq=False)
+class _Result:
+    """What came of an M: the model that stands for it, and how it ended."""
+
+    candidate: Candidate
+    end: StageEnd
+    reason: str  # in words
 
 
 @dataclass
 class _Tally:
     """What is counted while one M is under way."""
 
-    scheduled: int
+    scheduled_m: int
     started: float
     evaluations: int = 0
     reselections: int = 0
@@ -95,9 +97,8 @@ class Training:
 
     `bound` is what is maximised: "elbo", or "tight" for the tighter collapsed bound, with the same predictions at the
     same θ. `time_limit` (seconds) and `memory_limit` bound the run; `clock` tells the seconds. `on_step` is called
-    after each step of the optimiser and `on_stage` after each M, with the model that it gave; the latter ends the
-    training by raising StopIteration(reason). `flops` counts floating point operations by formula, the sweeps over the
-    data only.
+    after each step of the optimiser and `on_stage` after each M, with the model that it gave; a reason that the latter
+    returns ends the training. `flops` counts floating point operations by formula, the sweeps over the data only.
     """
 
     def __init__(
@@ -110,11 +111,11 @@ class Training:
         bound: str = "elbo",
         max_inducing: int = SCHEDULE[-1],
         time_limit: float = math.inf,
-        memory_limit: int | float | str | None = None,
+        memory_limit: MemoryLimit = None,
         seed: int | None = None,
         objective: ObjectiveFactory = SparseObjective,
         on_step: Callable[[Progress], None] | None = None,
-        on_stage: Callable[[Stage, SparsePosterior], None] | None = None,
+        on_stage: Callable[[Stage, SparsePosterior], str | None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
@@ -130,91 +131,59 @@ class Training:
         self.numerics = numerics
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
-        self.procedure, self.time_limit = procedure, time_limit
-        self.memory = memory_budget(memory_limit, self.X.device)
-        self.schedule = inducing_schedule(len(self.X), max_inducing)
-        self.capped = ends_early(len(self.X), max_inducing)
+        self.procedure = procedure
+        n, n_features = len(self.X), self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
+        memory = memory_budget(memory_limit, self.X.device)
+        self.budget = Budget(self.layout.kernel, n, n_features, memory=memory, time_limit=time_limit, clock=clock)
+        self.schedule = inducing_schedule(n, max_inducing)
+        self.capped = ends_early(n, max_inducing)
         self.noise_only = noise_only_likelihood(self.y, numerics)
         self.history: list[Stage] = []
         self.flops = 0.0
-        self.on_step, self.on_stage, self.clock = on_step, on_stage, clock
+        self.on_step, self.on_stage = on_step, on_stage
         self._make_objective = partial(SparseObjective, bound=bound) if self.tight else objective
         self._random = np.random.default_rng(seed)
-        self._started = clock()
-        self._evaluation, self._sweep, self._selection = Cost(), Cost(), Cost()
-        self._stage = _Tally(self.schedule[0], self._started)
-        if not self._fits(self.schedule[0]):
+        self._stage = _Tally(self.schedule[0], clock())
+        if not self.budget.fits(self.schedule[0]):
+            needed = self.budget.memory_of(self.schedule[0])
             raise ValueError(
-                f"{self.schedule[0]} inducing points for {len(self.X)} rows need"
-                f" {self._memory_of(self.schedule[0]) / 1e6:.3g} MB, but the memory limit is {self.memory / 1e6:.3g} MB"
+                f"{self.schedule[0]} inducing points for {n} rows need {needed / 1e6:.3g} MB,"
+                f" but the memory limit is {memory / 1e6:.3g} MB"
             )
         # Something to return whatever happens: any points, with the θ to start from.
-        rows = self._random.permutation(len(self.X))[: self.schedule[0]]
+        rows = self._random.permutation(n)[: self.schedule[0]]
         self.best = Candidate(rows, self.theta0, -math.inf)
 
     def seconds(self) -> float:
-        """Since training began."""
-        return self.clock() - self._started
+        """Since training started."""
+        return self.budget.seconds()
 
     def run(self) -> None:
-        """Go through the schedule."""
-        ended = "max_inducing" if self.capped else "schedule"
+        """Go through the schedule: the outer loop of Algorithm 1."""
+        end: str | None = None
         for m in self.schedule:
-            if not self._fits(m):
-                ended = "memory limit"
-                break
-            if self.history and self._left() < self._least_seconds(m):
-                ended = TIME_LIMIT
-                break
-            self._stage = _Tally(m, self.clock())
-            try:
-                result, stopped = self._robust(m) if self.procedure == "robust" else self._climb(m, self.theta0)
-            except _OutOfTimeError:
-                result, stopped = None, TIME_LIMIT
-            except NumericalError as error:
-                logger.warning("M=%d could not be computed: %s", m, error)
-                result, stopped = self.best, f"{FAILED}: {error}"
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error) or not self.history:
-                    raise
-                ended = "memory limit"
-                break
-            # Only here, since an exception keeps the buffers of what it interrupts alive.
-            if result is None:
-                self._record(self._unfinished(), TIME_LIMIT)
-                ended = TIME_LIMIT
-                break
-            if not result.computed:
-                continue
-            model = self._record(result, stopped)
-            try:
-                if self.on_stage is not None:
-                    self.on_stage(self.history[-1], model.posterior)
-            except StopIteration as reason:
-                ended = str(reason)
-                break
-            if self._stage.exhausted:
-                ended = "no variance left"
+            end = self._limit_before(m) or self._run_stage(m)
+            if end is not None:
                 break
         if not self.history:
             raise NumericalError("no number of inducing points could be computed; the log has the reasons")
-        self._end(ended)
+        self._close(end or (TrainingEnd.MAX_INDUCING if self.capped else TrainingEnd.SCHEDULE))
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`: what was under way counts if it is the best so far."""
         if self.history and self.history[-1].ended:
             return
-        if not self.history or self.history[-1].scheduled != self._stage.scheduled:
-            self._record(self._unfinished(), INTERRUPTED)
-        self._end(INTERRUPTED)
+        if not self.history or self.history[-1].scheduled_m != self._stage.scheduled_m:
+            self._record(_Result(self._unfinished(), StageEnd.INTERRUPTED, StageEnd.INTERRUPTED))
+        self._close(TrainingEnd.INTERRUPTED)
 
     def posterior(self) -> SparsePosterior:
         """Predictions of the best model so far."""
         return self._best_model().posterior
 
     def bounds(self) -> tuple[float, float]:
-        """The bound that was maximised and the upper bound, of the best model so far."""
-        return self.best.elbo, self._best_model().bounds.upper
+        """What was maximised and the upper bound, of the best model so far."""
+        return self.best.objective, self._best_model().bounds.upper
 
     def likelihood_bounds(self) -> LikelihoodBounds:
         """All that is known about the log marginal likelihood of the best model so far."""
@@ -222,38 +191,74 @@ class Training:
 
     # ---- one M -----------------------------------------------------------------------------------------------------
 
-    def _robust(self, m: int) -> tuple[Candidate, str]:
+    def _limit_before(self, m: int) -> TrainingEnd | None:
+        """The limit that forbids to begin with this M, if one does."""
+        if not self.budget.fits(m):
+            return TrainingEnd.MEMORY_LIMIT
+        if self.history and self.budget.left() < self.budget.least_seconds(m):
+            return TrainingEnd.TIME_LIMIT
+        return None
+
+    def _run_stage(self, m: int) -> str | None:
+        """Train with m points and record what came of it; why training ends with it, if it does."""
+        self._stage = _Tally(m, self.budget.clock())
+        try:
+            result = self._robust(m) if self.procedure == "robust" else self._climb(m, self.theta0)
+        except TimeIsUpError:
+            result = None
+        except NumericalError as error:
+            logger.warning("M=%d could not be computed: %s", m, error)
+            result = _Result(self.best, StageEnd.FAILED, f"{StageEnd.FAILED}: {error}")
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or not self.history:
+                raise
+            return TrainingEnd.MEMORY_LIMIT
+        # Only here, since an exception keeps the buffers of what it interrupts alive.
+        if result is None:
+            self._record(_Result(self._unfinished(), StageEnd.TIME_LIMIT, StageEnd.TIME_LIMIT))
+            return TrainingEnd.TIME_LIMIT
+        if not result.candidate.computed:
+            return None
+        model = self._record(result)
+        reason = None if self.on_stage is None else self.on_stage(self.history[-1], model.posterior)
+        if reason is None and self._stage.exhausted:
+            return TrainingEnd.NO_VARIANCE_LEFT
+        return reason
+
+    def _robust(self, m: int) -> _Result:
         """The paper's start; where it leads nowhere, two more; and never less than what is held already."""
         held = self.best
         theta_smooth = with_less_influence(self.layout, self.theta0)
-        afresh = partial(self._climb, m, self.theta0)
-        onwards = partial(self._climb, m, held.theta, start=held.rows)  # nested points: no worse from the beginning
-        smoother = [] if np.array_equal(theta_smooth, self.theta0) else [partial(self._climb, m, theta_smooth)]
+        cold = partial(self._climb, m, self.theta0)
+        warm = partial(self._climb, m, held.theta, start=held.rows)  # nested points: no worse from the beginning
+        smooth = [] if np.array_equal(theta_smooth, self.theta0) else [partial(self._climb, m, theta_smooth)]
         if self._explains_nothing(held):
-            starts = [afresh, *smoother]
-        elif self._left() < self._whole_seconds(m):  # too little time to climb from the bottom
-            starts = [onwards]
+            starts = [cold, *smooth]
+        elif self.budget.left() < self._cold_seconds(m):
+            starts = [warm]
         else:
-            starts = [afresh, onwards, *smoother]
-        best, stopped = held, UNBEATEN
+            starts = [cold, warm, *smooth]
+        best = _Result(held, StageEnd.UNBEATEN, StageEnd.UNBEATEN)
         failures: list[NumericalError] = []
         for number, climb in enumerate(starts):
             self._stage.rescues = number
             try:
-                candidate, reason = climb()
+                result = climb()
             except NumericalError as error:
                 logger.info("M=%d: a start failed: %s", m, error)
                 failures.append(NumericalError(str(error)))  # without the traceback, which holds large buffers
                 continue
-            if candidate.elbo >= best.elbo:
-                best, stopped = candidate, reason
-            if number == 0 and best is candidate and not self._explains_nothing(best):
+            if result.candidate.objective >= best.candidate.objective:
+                best = result
+            if number == 0 and best is result and not self._explains_nothing(result.candidate):
                 break
         if len(failures) == len(starts) and self.best is held:
             raise failures[-1]
-        return (self.best, FAILED) if self.best.elbo > best.elbo else (best, stopped)  # a start may fail late
+        if self.best.objective > best.candidate.objective:  # a start may fail late
+            return _Result(self.best, StageEnd.FAILED, StageEnd.FAILED)
+        return best
 
-    def _climb(self, m: int, theta: FloatArray, *, start: IndexArray | None = None) -> tuple[Candidate, str]:
+    def _climb(self, m: int, theta: FloatArray, *, start: IndexArray | None = None) -> _Result:
         """Optimise θ, select again, and so on while selection helps: the inner loop of Algorithm 1."""
         rows = self._select(theta, m, start)
         objective = self._objective(rows)
@@ -266,27 +271,25 @@ class Training:
             before, rows = rows, self._select(theta, m)
             self._stage.reselections += 1
             if self.procedure == "robust" and np.array_equal(np.sort(before), np.sort(rows)):
-                return current, "selecting again changed nothing"
+                return _complete(current, "selecting again changed nothing")
             objective = self._objective(rows)
             try:
                 reselected = self._candidate(objective, rows, theta)
             except NumericalError as error:
-                return current, f"selecting again could not be computed: {error}"
-            if not reselected.elbo >= current.elbo:
-                return current, "selecting again did not help"
+                return _complete(current, f"selecting again could not be computed: {error}")
+            if not reselected.objective >= current.objective:
+                return _complete(current, "selecting again did not help")
             del current
-        return reselected, f"{MOST_SELECTIONS} selections"
+        return _complete(reselected, f"{MOST_SELECTIONS} selections")
 
     def _optimise(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> FloatArray:
         """The best θ that L-BFGS finds for these points."""
         m = len(rows)
-        if self._left() < self._evaluation_seconds(m) + self._sweep.predicted(m):
-            raise _OutOfTimeError
+        self.budget.require(self.budget.evaluation_seconds(m) + self.budget.sweep.predicted(m))
 
         def evaluate(at: FloatArray) -> tuple[float, FloatArray]:
-            begun = self.clock()
-            value, gradient = objective(at)
-            self._evaluation.measured(m, self.clock() - begun)
+            with self.budget.measuring(self.budget.evaluation, m):
+                value, gradient = objective(at)
             self._stage.evaluations += 1
             self.flops += (6.0 if self.tight else 5.0) * m**2 * len(self.X)  # solve, VVᵀ, a product and another solve
             self._offer(Candidate(rows, at.copy(), -value))
@@ -297,38 +300,38 @@ class Training:
                 model = partial(objective.factorise, *self.layout.unpack(step.theta))
                 self.on_step(Progress(m, -step.value, self.seconds(), lambda: model().posterior()))
 
-        time_limit = self._left() - self._sweep.predicted(m)  # the model itself takes a sweep more
-        optimum = minimise(evaluate, theta, time_limit=time_limit, callback=after_step, clock=self.clock)
+        time_limit = self.budget.left() - self.budget.sweep.predicted(m)  # the model itself takes a sweep more
+        optimum = minimise(evaluate, theta, time_limit=time_limit, callback=after_step, clock=self.budget.clock)
         self._stage.restarts += optimum.restarts
-        logger.debug("M=%d: %s after %d evaluations, ELBO %.6g", m, optimum.reason, optimum.evaluations, -optimum.value)
-        if optimum.reason == TIME_LIMIT:
-            raise _OutOfTimeError
+        logger.debug("M=%d: %s after %d evaluations, %.6g", m, optimum.reason, optimum.evaluations, -optimum.value)
+        if optimum.reason is OptimiserEnd.TIME_LIMIT:
+            raise TimeIsUpError
         return optimum.theta
 
     def _candidate(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> Candidate:
         """The model at θ with these points."""
-        begun = self.clock()
-        factors = objective.factorise(*self.layout.unpack(theta), residuals=True)
-        value = factors.tight_bound if self.tight and isinstance(factors, Factorisation) else factors.elbo
-        elbo = value if math.isfinite(value) else -math.inf
-        model = _Model(factors.posterior(), factors.bounds, factors.jitter)
-        self._sweep.measured(len(rows), self.clock() - begun)
+        with self.budget.measuring(self.budget.sweep, len(rows)):
+            factors = objective.factorise(*self.layout.unpack(theta), residuals=True)
+            if isinstance(factors, Factorisation):
+                value = factors.tight_bound if self.tight else factors.elbo
+            else:
+                value = factors.log_likelihood
+            model = _Model(factors.posterior(), factors.bounds, factors.jitter)
         self._stage.evaluations += 1
         self.flops += 2.0 * len(rows) ** 2 * len(self.X)
-        candidate = Candidate(rows, theta, elbo, model)
+        candidate = Candidate(rows, theta, value if math.isfinite(value) else -math.inf, model)
         self._offer(candidate)
         return candidate
 
     def _select(self, theta: FloatArray, m: int, start: IndexArray | None = None) -> IndexArray:
-        begun = self.clock()
-        if self.history and self._left() < self._least_seconds(m):
-            raise _OutOfTimeError
+        if self.history:
+            self.budget.require(self.budget.least_seconds(m))
         kernel, _ = self.layout.unpack(theta)
         seed = int(self._random.integers(2**63))
-        rows = select(
-            kernel, self.X, m, seed=seed, start=start, between_blocks=self._check_time, numerics=self.numerics
-        ).indices
-        self._selection.measured(m, self.clock() - begun)
+        with self.budget.measuring(self.budget.selection, m):
+            rows = select(
+                kernel, self.X, m, seed=seed, start=start, between_blocks=self.budget.check, numerics=self.numerics
+            ).indices
         self.flops += 1.0 * len(rows) ** 2 * len(self.X)
         self._stage.exhausted &= len(rows) < m
         return rows
@@ -340,20 +343,29 @@ class Training:
             self.X,
             self.y,
             self.X[torch.from_numpy(rows)],
-            memory_limit=self.memory - held_memory(len(rows)),
+            memory_limit=self.budget.memory_of_sweep(len(rows)),
             numerics=self.numerics,
         )
         self._stage.repairs.append(objective.repairs)
         return objective
 
+    def _explains_nothing(self, candidate: Candidate) -> bool:
+        return explains_nothing(candidate.objective, self.noise_only, len(self.X))
+
+    def _cold_seconds(self, m: int) -> float:
+        """What an M may take from the first θ, if it takes as many evaluations as the one before."""
+        if not self.history:
+            return 0.0
+        return self.budget.climb_seconds(m, self.history[-1].evaluations, self.history[-1].reselections)
+
     # ---- the record ------------------------------------------------------------------------------------------------
 
     def _offer(self, candidate: Candidate) -> None:
-        if not math.isfinite(candidate.elbo):
+        if not math.isfinite(candidate.objective):
             return
-        if candidate.elbo >= self.best.elbo:
+        if candidate.objective >= self.best.objective:
             self.best = candidate
-        if self._stage.best is None or candidate.elbo >= self._stage.best.elbo:
+        if self._stage.best is None or candidate.objective >= self._stage.best.objective:
             self._stage.best = replace(candidate, model=None)  # only one model is worth its memory
 
     def _unfinished(self) -> Candidate:
@@ -370,20 +382,20 @@ class Training:
             return candidate
         return self._candidate(self._objective(candidate.rows), candidate.rows, candidate.theta)
 
-    def _record(self, candidate: Candidate, stopped: str) -> _Model:
-        candidate = self._with_model(candidate)
+    def _record(self, result: _Result) -> _Model:
+        candidate = self._with_model(result.candidate)
         model, tally = candidate.model, self._stage
         assert model is not None
         stage = Stage(
             n=len(self.X),
-            scheduled=tally.scheduled,
+            scheduled_m=tally.scheduled_m,
             m=len(candidate.rows),
-            elbo=candidate.elbo,
+            objective=candidate.objective,
             lower_bound=model.bounds.lower,
             upper_bound=model.bounds.upper,
             kernel=model.posterior.kernel,
             noise_variance=model.posterior.noise_variance,
-            seconds=self.clock() - tally.started,
+            seconds=self.budget.clock() - tally.started,
             elapsed=self.seconds(),
             evaluations=tally.evaluations,
             reselections=tally.reselections,
@@ -391,56 +403,20 @@ class Training:
             rescues=tally.rescues,
             jitter=model.jitter,
             repairs=Repairs.sum(tally.repairs),
-            stopped=stopped,
+            end=result.end,
+            stopped=result.reason,
         )
         self.history.append(stage)
         logger.info(
             "M=%d: ELBO %.6g, upper bound %.6g, %.1f s, %d evaluations, %d rescues; %s",
-            stage.m, stage.elbo, stage.upper_bound, stage.seconds, stage.evaluations, stage.rescues, stage.stopped,
+            stage.m, stage.objective, stage.upper_bound, stage.seconds, stage.evaluations, stage.rescues, stage.stopped,
         )  # fmt: skip
         return model
 
-    def _end(self, reason: str) -> None:
+    def _close(self, reason: str) -> None:
         self.history[-1] = replace(self.history[-1], ended=reason)
         logger.info("ended at M=%d after %.1f s: %s", self.history[-1].m, self.seconds(), reason)
 
-    # ---- limits ----------------------------------------------------------------------------------------------------
 
-    def _explains_nothing(self, candidate: Candidate) -> bool:
-        return explains_nothing(candidate.elbo, self.noise_only, len(self.X))
-
-    def _left(self) -> float:
-        return self.time_limit - self.seconds()
-
-    def _check_time(self) -> None:
-        if self._left() < 0.0:
-            raise _OutOfTimeError
-
-    def _least_seconds(self, m: int) -> float:
-        """What it takes, at least, to learn anything from m points."""
-        return self._selection.predicted(m) + self._sweep.predicted(m) + self._evaluation_seconds(m)
-
-    def _evaluation_seconds(self, m: int) -> float:
-        if self._evaluation.known:
-            return self._evaluation.predicted(m)
-        return EVALUATION_SWEEPS * self._sweep.predicted(m)
-
-    def _whole_seconds(self, m: int) -> float:
-        """What an M takes from the bottom, if it takes as many evaluations as the one before."""
-        if not self.history:
-            return 0.0
-        before = self.history[-1]
-        return self._least_seconds(m) * before.reselections + self._evaluation.predicted(m) * before.evaluations
-
-    def _fits(self, m: int) -> bool:
-        return self._memory_of(m) <= self.memory
-
-    def _memory_of(self, m: int) -> int:
-        n, n_features = len(self.X), self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
-        sizes = (memory(self.layout.kernel, n, m, n_features) for memory in (sweep_memory, selection_memory))
-        return max(sizes) + held_memory(m)
-
-
-def held_memory(m: int) -> int:
-    """Bytes of models that are kept while another one is computed."""
-    return 8 * HELD_SQUARES * m * m
+def _complete(candidate: Candidate, reason: str) -> _Result:
+    return _Result(candidate, StageEnd.COMPLETE, reason)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nearexact.bench.analysis.results import COVERAGE, KEY, LOG_TWO_PI_E
 from nearexact.bench.report.method_styles import BASELINES, REFERENCE, SPARSE, is_lower_bound, ordered
-from nearexact.gp.stages import INTERRUPTED, TIME_LIMIT
+from nearexact.gp.stages import StageEnd
 from nearexact.typing import FloatArray
 
 IntArray = NDArray[np.intp]
@@ -178,7 +178,7 @@ def milestones(points: pd.DataFrame) -> pd.DataFrame:
     """The ends of stages that were not cut short, with the M that was to be reached as `stage_m`."""
     ends = points[points["milestone"]].copy()
     ends["stage_m"] = ends["scheduled_m"].fillna(ends["m"])
-    cut_short = [reason.startswith((TIME_LIMIT, INTERRUPTED)) for reason in ends["stopped"]]
+    cut_short = [reason.startswith((StageEnd.TIME_LIMIT, StageEnd.INTERRUPTED)) for reason in ends["stopped"]]
     ends = ends[ends["stage_m"].notna() & ~np.array(cut_short, dtype=bool)]
     return ends.drop_duplicates([*KEY, "stage_m"], keep="last")
 

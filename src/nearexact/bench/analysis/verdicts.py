@@ -21,7 +21,7 @@ from nearexact.bench.analysis.results import KEY, Results, Size
 from nearexact.bench.report.method_styles import BASELINES, SPARSE, ordered
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, judge
 from nearexact.gp.noise_only import explains_nothing
-from nearexact.gp.stages import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN
+from nearexact.gp.stages import StageEnd
 from nearexact.typing import FloatArray
 
 NO_RESULT, BASELINE = "no result", "baseline"
@@ -61,7 +61,7 @@ def run_verdicts(results: Results) -> pd.DataFrame:
 
 def is_complete(stopped: Sequence[str]) -> list[bool]:
     """Whether each stage was done and led to a model of its own, as `Stage.complete`; nothing said means yes."""
-    return [not reason.startswith((TIME_LIMIT, INTERRUPTED, FAILED, UNBEATEN)) for reason in stopped]
+    return [StageEnd.from_text(reason) is StageEnd.COMPLETE for reason in stopped]
 
 
 def _judge_stages(key: tuple[str, str, int], ends: pd.DataFrame, size: Size) -> Row:

@@ -19,7 +19,7 @@ class GPR:
 
     def run(self, task: Task, report: Report) -> None:
         def after_step(progress: Progress) -> None:
-            lml, predict = progress.elbo, Predictor(progress.posterior)
+            lml, predict = progress.objective, Predictor(progress.posterior)
             report(predict, elbo=lml, upper_bound=lml, flops=training.flops, **predict.hyperparameters())
 
         def after_stage(stage: Stage, posterior: ExactPosterior) -> None:

@@ -37,7 +37,7 @@ class SGPR:
     def run(self, task: Task, report: Report) -> None:
         def after_step(progress: Progress) -> None:
             predict = Predictor(progress.posterior)
-            report(predict, elbo=progress.elbo, m=progress.m, flops=training.flops, **predict.hyperparameters())
+            report(predict, elbo=progress.objective, m=progress.m, flops=training.flops, **predict.hyperparameters())
 
         def after_stage(stage: Stage, posterior: SparsePosterior) -> None:
             predict = Predictor(lambda: posterior)
@@ -46,7 +46,7 @@ class SGPR:
                 m=stage.m,
                 milestone=True,
                 flops=training.flops,
-                scheduled_m=stage.scheduled,
+                scheduled_m=stage.scheduled_m,
                 reselections=stage.reselections,
                 jitter=stage.jitter,
                 **common_to_stages(stage),
@@ -80,12 +80,13 @@ class SGPR:
 def common_to_stages(stage: Stage) -> dict[str, Any]:
     """What the trace gets of a stage, sparse or exact."""
     return {
-        "elbo": stage.elbo,
+        "elbo": stage.objective,
         "upper_bound": stage.upper_bound,
         "lower_bound": stage.lower_bound,
         "evaluations": stage.evaluations,
         "restarts": stage.restarts,
         "rescues": stage.rescues,
+        "complete": stage.complete,
         "stopped": stage.stopped,
     }
 
