@@ -142,9 +142,9 @@ def bare(kernel: SquaredExponential, X: torch.Tensor, rows: int) -> Callable[[],
         for j in range(len(blocks.features)):
             cross = blocks.against(j)
             assert isinstance(cross, SquaredExponentialCross)
-            for of_X in blocks.features[: j + 1]:
-                out = blocks.buffers[len(blocks.features[j])][: len(of_X)]
-                torch.mm(of_X, cross.distances.of_A, out=out).exp_()
+            for features_X in blocks.features[: j + 1]:
+                out = blocks.buffers[len(blocks.features[j])][: len(features_X)]
+                torch.mm(features_X, cross.distances.of_A, out=out).exp_()
 
     return run
 

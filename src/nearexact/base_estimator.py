@@ -1,4 +1,4 @@
-"""What both estimators share, with scikit-learn's face: data are checked on the way in, predictions come out.
+"""What both estimators share, with scikit-learn's interface: data are checked on the way in, predictions come out.
 
 Data are standardised on the way in and predictions come back in the user's units; hyperparameters and bounds are those
 of the standardised problem.
@@ -229,7 +229,8 @@ def _device(name: str) -> torch.device:
 
 
 def _standardised(inputs: FloatArray, scaling: Scaling) -> torch.Tensor:
-    return torch.from_numpy(np.clip(scaling.apply(inputs), -LARGEST_INPUT, LARGEST_INPUT))
+    scaled = scaling.apply(inputs)
+    return torch.from_numpy(np.clip(scaled, -LARGEST_INPUT, LARGEST_INPUT, out=scaled))
 
 
 def _as_array(values: Any) -> Any:

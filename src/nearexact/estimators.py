@@ -42,7 +42,7 @@ class SGPRegressor(Regressor):
     memory_limit : int or str, default None
         Bytes, or text such as "2GB", for what training allocates besides the data; None for half of what is free.
     max_inducing : int, default 10000
-        Where M stops to grow; at most 10000.
+        Largest M; at most 10000.
     procedure : {"robust", "paper"}, default "robust"
         "paper" is the published algorithm as it is; "robust" recovers from starts that lead nowhere, and its bound
         never falls as M grows.
@@ -139,7 +139,7 @@ class SGPRegressor(Regressor):
         The verdict "converged" can only come from `fit`, which has seen other M.
         """
         check_is_fitted(self, "_posterior")
-        began = time.perf_counter()
+        started = time.perf_counter()
         whole = isinstance(cg_iterations, (int, np.integer)) and not isinstance(cg_iterations, bool)
         if cg_iterations is not None and not (whole and cg_iterations >= 0):
             raise ValueError(f"cg_iterations must be a whole number of at least 0, or None, got {cg_iterations!r}")
@@ -154,15 +154,15 @@ class SGPRegressor(Regressor):
             memory_limit=self.memory_limit,
         )
         model = objective.factorise(self.kernel_, self.noise_variance_, residuals=True)
-        known = (model.elbo, model.tight_bound)  # one of them was maximised
-        if not any(abs(value - self.elbo_) <= SAME_DATA * len(problem.y) for value in known):
+        maximised = (model.elbo, model.tight_bound)  # one of them was maximised
+        if not any(abs(value - self.elbo_) <= SAME_DATA * len(problem.y) for value in maximised):
             raise ValueError("these are not the data that the model was fitted to: their likelihood differs")
         with tightening_display(self.progress, seconds) as display:
             result = tighten_bounds(
                 objective,
                 model,
                 iterations=MOST_ITERATIONS if cg_iterations is None else int(cg_iterations),
-                time_limit=seconds - (time.perf_counter() - began),
+                time_limit=seconds - (time.perf_counter() - started),
                 on_iteration=display.iteration,
                 on_share=display.share,
             )
@@ -170,7 +170,7 @@ class SGPRegressor(Regressor):
             result.bounds,
             self._verdict(result.bounds, problem.y),
             iterations=result.iterations,
-            seconds=time.perf_counter() - began,
+            seconds=time.perf_counter() - started,
         )
         if not certificate.upper - certificate.lower > self.certificate_.upper - self.certificate_.lower:
             self.certificate_ = certificate

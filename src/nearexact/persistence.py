@@ -166,9 +166,9 @@ def _posterior(
         raise ValueError(f"the noise variance is {noise_variance}")
     if sparse:
         return SparsePosterior(kernel=kernel, noise_variance=noise_variance, repairs=Repairs(), **parts)
-    of_X = kernel.features(parts["X"], parts["centre"])
+    features_X = kernel.features(parts["X"], parts["centre"])
     return ExactPosterior(
-        kernel=kernel, noise_variance=noise_variance, of_X=of_X, jitter=0.0, repairs=Repairs(), **parts
+        kernel=kernel, noise_variance=noise_variance, features_X=features_X, jitter=0.0, repairs=Repairs(), **parts
     )
 
 

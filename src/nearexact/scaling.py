@@ -10,6 +10,7 @@ from nearexact.typing import FloatArray
 
 # A column whose standard deviation is below this many roundings of its largest value is constant.
 ROUNDINGS = 8.0
+CHUNK_ELEMENTS = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +23,13 @@ class Scaling:
     @staticmethod
     def of(values: FloatArray) -> Scaling:
         """The scaling that gives each column of the values mean 0 and variance 1; a constant column becomes 0."""
-        number, largest = np.finfo(np.float64), np.abs(values).max(0)
+        number, n = np.finfo(np.float64), len(values)
+        rows = max(CHUNK_ELEMENTS // max(values[:1].size, 1), 1)
+        chunks = [values[first : first + rows] for first in range(0, n, rows)]  # small enough to stay in the cache
+        largest = np.max([np.abs(chunk).max(0) for chunk in chunks], axis=0)
         unit = np.where(largest >= number.tiny, largest, 1.0)  # so that squares neither overflow nor vanish
-        shrunk = values / unit
-        mean = shrunk.mean(0)
-        deviation = np.sqrt(np.square(shrunk - mean).mean(0))
+        mean = np.sum([(chunk / unit).sum(0) for chunk in chunks], axis=0) / n
+        deviation = np.sqrt(np.sum([np.square(chunk / unit - mean).sum(0) for chunk in chunks], axis=0) / n)
         constant = deviation <= ROUNDINGS * number.eps
         vanishing = ~constant & (deviation * unit < number.tiny)  # too small to be divided by: left as it is, next to 0
         # A constant column keeps its own value as the shift: the mean may be off by a rounding.
@@ -36,8 +39,10 @@ class Scaling:
 
     def apply(self, values: FloatArray) -> FloatArray:
         """Standardised values."""
-        with np.errstate(over="ignore"):  # infinitely far is far enough
-            return (values - self.shift) / self.scale
+        with np.errstate(over="ignore"):  # an infinite distance is clipped later
+            scaled = values - self.shift
+            scaled /= self.scale
+            return scaled
 
     def undo(self, values: FloatArray) -> FloatArray:
         """Values in the user's units."""

@@ -1,4 +1,5 @@
-"""The mathematics: sparse and exact GP regression on tensors. Knows nothing of files, clocks or estimators.
+"""The mathematics: sparse and exact GP regression on tensors. Knows nothing of files or estimators; time limits,
+memory limits and clocks are arguments.
 
 An objective is a callable: `objective(theta)` returns the negative bound (a float) and its gradient (an array), and
 `objective.theta0` is the flat vector of the hyperparameters it was made with.

@@ -51,7 +51,7 @@ class ExactObjective:
             noise_variance=noise_variance,
             X=self.X,
             centre=self._centre,
-            of_X=self._features,
+            features_X=self._features,
             y=self.y,
             L=L,
             weights=torch.cholesky_solve(self.y[:, None], L)[:, 0],

@@ -23,7 +23,7 @@ class Factorisation:
     kernel: Kernel
     noise_variance: float  # s
     Z: Tensor  # inducing points [M, D]
-    of_Z: Tensor  # features of Z [M, F]
+    features_Z: Tensor  # features of Z [M, F]
     cross: Cross  # k(·, Z) at these parameters
     L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
     jitter: float

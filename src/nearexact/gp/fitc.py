@@ -78,9 +78,9 @@ class FitcObjective:
         self.theta0 = self.layout.pack(self.layout.kernel, noise_variance)
         self.repairs = Repairs()
         self._centre = self.Z.mean(0)
-        self._of_Z = self.layout.kernel.features(self.Z, self._centre)
+        self._features_Z = self.layout.kernel.features(self.Z, self._centre)
         budget = memory_budget(memory_limit, self.X.device)
-        n_features = self._of_Z.shape[1]
+        n_features = self._features_Z.shape[1]
         self._rows = MemoryPlan.within(budget, self.layout.kernel, len(self.X), len(self.Z), n_features).rows
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
@@ -94,14 +94,14 @@ class FitcObjective:
         """
         kernel = self.layout.check(kernel)
         n, m = len(self.X), len(self.Z)
-        cross = kernel.against(self._of_Z)
-        K_ZZ = with_diagonal(cross.values(self._of_Z), kernel.diagonal(self._of_Z))
+        cross = kernel.against(self._features_Z)
+        K_ZZ = with_diagonal(cross.values(self._features_Z), kernel.diagonal(self._features_Z))
         L, jitter = jittered_cholesky(K_ZZ, self.repairs, what="K_ZZ", numerics=self.numerics)
         noise, clamped = self.X.new_empty(n), torch.zeros(n, dtype=torch.bool, device=self.X.device)
         B, c = self.X.new_zeros(m, m), self.X.new_zeros(m)
-        for rows, of_X in self._chunks(kernel):
-            V = solve_rows(L, cross.values(of_X))
-            d = kernel.diagonal(of_X) - V.square().sum(1)  # k(x, x) − q(x, x)
+        for rows, features_X in self._chunks(kernel):
+            V = solve_rows(L, cross.values(features_X))
+            d = kernel.diagonal(features_X) - V.square().sum(1)  # k(x, x) − q(x, x)
             clamped[rows] = d < 0.0
             noise[rows] = noise_variance + d.clamp_(min=0.0)
             c.addmv_(V.T, self.y[rows] / noise[rows])  # V Λ⁻¹ y
@@ -137,8 +137,8 @@ class FitcObjective:
         W = torch.zeros_like(f.L)  # V̄Vᵀ  [M, M]
         gradients: Tensors = {}
         by_noise = 0.0
-        for rows, of_X in self._chunks(kernel):
-            V = solve_rows(f.L, f.cross.values(of_X))
+        for rows, features_X in self._chunks(kernel):
+            V = solve_rows(f.L, f.cross.values(features_X))
             noise, free = f.noise[rows], ~f.clamped[rows]
             U = solve_rows(f.L_B, V.clone())  # L_B⁻¹v
             alpha = (self.y[rows] - V @ f.w) / noise
@@ -148,10 +148,10 @@ class FitcObjective:
             V_bar = solve_rows(f.L_B, U, transposed=True).div_(-noise[:, None]).addr_(alpha, f.w)
             V_bar.addcmul_(V, g[:, None], value=-2.0)
             W.addmm_(V_bar.T, V)
-            f.cross.add_adjoint(of_X, solve_rows(f.L, V_bar, transposed=True), scratch=V)
-            add_to(gradients, kernel.diagonal_vjp(of_X, g))
+            f.cross.add_adjoint(features_X, solve_rows(f.L, V_bar, transposed=True), scratch=V)
+            add_to(gradients, kernel.diagonal_vjp(features_X, g))
         K_ZZ_bar = congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)  # −½ L⁻ᵀ V̄Vᵀ L⁻¹
-        f.cross.add_adjoint(self._of_Z, K_ZZ_bar)
+        f.cross.add_adjoint(self._features_Z, K_ZZ_bar)
         add_to(gradients, f.cross.gradients())
         return f.log_likelihood, gradients, by_noise
 

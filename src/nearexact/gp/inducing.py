@@ -100,11 +100,11 @@ def selection_memory(kernel: Kernel, n: int, m: int, n_features: int) -> int:
 class _Residuals:
     """Residual variances of all rows given the pivots so far, and the factor F with K ≈ F Fᵀ that produces them."""
 
-    def __init__(self, kernel: Kernel, of_X: Tensor, m: int, numerics: Numerics) -> None:
-        self.kernel, self.of_X = kernel, of_X
-        self.residual = kernel.diagonal(of_X).clone()  # [N]; −1 for pivots, so that none is taken twice
+    def __init__(self, kernel: Kernel, features_X: Tensor, m: int, numerics: Numerics) -> None:
+        self.kernel, self.features_X = kernel, features_X
+        self.residual = kernel.diagonal(features_X).clone()  # [N]; −1 for pivots, so that none is taken twice
         self.least = numerics.selection_tolerance * float(self.residual.max())
-        self.F = of_X.new_empty(len(of_X), m)  # [N, m], the first `columns` of it in use
+        self.F = features_X.new_empty(len(features_X), m)  # [N, m], the first `columns` of it in use
         self.columns = 0
         self.pivots: list[int] = []
 
@@ -115,13 +115,13 @@ class _Residuals:
 
     def add_given(self, positions: IndexArray) -> None:
         """Take these rows as the next pivots, whatever their residuals."""
-        self._steps(torch.from_numpy(positions).to(self.of_X.device), len(positions), in_order=True)
+        self._steps(torch.from_numpy(positions).to(self.features_X.device), len(positions), in_order=True)
 
     def _candidates(self) -> tuple[Tensor, float, int]:
         """Rows of largest residual, in order of position; the largest residual outside, and the first row with it."""
         n = len(self.residual)
         if n <= CANDIDATES:
-            return torch.arange(n, device=self.of_X.device), -np.inf, n
+            return torch.arange(n, device=self.features_X.device), -np.inf, n
         values = torch.topk(self.residual, CANDIDATES + 1).values
         threshold = values[-2]
         above = (self.residual > threshold).nonzero()[:, 0]
@@ -140,7 +140,7 @@ class _Residuals:
         """
         old = self.F[rows, : self.columns]  # [C, j]
         # Residual covariance of the candidates; the steps themselves are too small to gain from anything but NumPy.
-        R = self.kernel.gram(self.of_X[rows]).addmm_(old, old.T, alpha=-1.0).cpu().numpy()  # [C, C]
+        R = self.kernel.gram(self.features_X[rows]).addmm_(old, old.T, alpha=-1.0).cpu().numpy()  # [C, C]
         residual, positions = self.residual[rows].cpu().numpy().copy(), rows.cpu().numpy()
         W: FloatArray = np.zeros((len(residual), most))  # columns that the new pivots add to the factor
         taken: list[int] = []
@@ -162,17 +162,21 @@ class _Residuals:
             residual[best] = -1.0
         self.pivots += positions[taken].tolist()
         if columns:
-            self._update(rows[columns], torch.from_numpy(np.tril(W[columns, : len(columns)])).to(self.of_X.device))
+            self._update(
+                rows[columns], torch.from_numpy(np.tril(W[columns, : len(columns)])).to(self.features_X.device)
+            )
         self.residual[rows[taken]] = -1.0
         return len(taken)
 
     def _update(self, pivots: Tensor, L: Tensor) -> None:
         """Columns of the factor for new pivots, L being the Cholesky factor of their residual covariance."""
         j, b = self.columns, len(pivots)
-        old, of_Z = self.F[pivots, :j], self.of_X[pivots]
-        for first in range(0, len(self.of_X), ROWS_AT_ONCE):
+        old, features_Z = self.F[pivots, :j], self.features_X[pivots]
+        for first in range(0, len(self.features_X), ROWS_AT_ONCE):
             rows = slice(first, first + ROWS_AT_ONCE)
-            K = self.kernel.cross(self.of_X[rows], of_Z).addmm_(self.F[rows, :j], old.T, alpha=-1.0)  # [rows, b]
+            K = self.kernel.cross(self.features_X[rows], features_Z).addmm_(
+                self.F[rows, :j], old.T, alpha=-1.0
+            )  # [rows, b]
             torch.linalg.solve_triangular(L.T, K, upper=True, left=False, out=K)
             self.F[rows, j : j + b] = K
             # One column after the other, as the literal algorithm does: it rounds where their sum would not.

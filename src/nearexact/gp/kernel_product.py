@@ -22,10 +22,9 @@ class KernelProduct:
             self.scale, kernel = float(kernel.parameters["variance"]), kernel.with_parameters({"variance": 1.0})
         self.kernel = kernel
         self.features = torch.split(kernel.features(X, X.mean(0)), rows)  # [rows, F] each
-        self.diagonal = [kernel.diagonal(of_X) for of_X in self.features]
-        self.buffers = {  # by the width of a block: that of the last may differ
-            len(of_X): X.new_empty(len(self.features[0]), len(of_X)) for of_X in (self.features[0], self.features[-1])
-        }
+        self.diagonal = [kernel.diagonal(features_X) for features_X in self.features]
+        widths = {len(block) for block in (self.features[0], self.features[-1])}  # that of the last block may differ
+        self.buffers = {width: X.new_empty(len(self.features[0]), width) for width in widths}
         self._against: tuple[int, Cross] = (-1, kernel.against(self.features[0][:1]))
 
     def against(self, j: int) -> Cross:
@@ -36,8 +35,8 @@ class KernelProduct:
 
     def block(self, i: int, j: int) -> Tensor:
         """K of the i-th and the j-th block of rows, but for the scale; the next call overwrites it."""
-        of_X, of_Z = self.features[i], self.features[j]
-        K = self.against(j).values(of_X, out=self.buffers[len(of_Z)][: len(of_X)])
+        features_X, features_Z = self.features[i], self.features[j]
+        K = self.against(j).values(features_X, out=self.buffers[len(features_Z)][: len(features_X)])
         return with_diagonal(K, self.diagonal[i]) if i == j else K
 
     def __call__(self, v: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:

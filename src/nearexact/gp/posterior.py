@@ -80,7 +80,7 @@ class ExactPosterior:
     noise_variance: float
     X: Tensor  # [N, D]
     centre: Tensor  # from which features are measured [D]
-    of_X: Tensor  # features of the inputs [N, F]
+    features_X: Tensor  # features of the inputs [N, F]
     y: Tensor  # [N]
     L: Tensor  # chol(K + sI)  [N, N]
     weights: Tensor  # α = (K + sI)⁻¹y  [N]
@@ -108,7 +108,7 @@ class ExactPosterior:
         mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
         for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
             features = self.kernel.features(inputs[rows], self.centre)
-            K = self.kernel.cross(features, self.of_X)  # [rows, N]
+            K = self.kernel.cross(features, self.features_X)  # [rows, N]
             mean[rows] = K @ self.weights
             variance[rows] = self.kernel.diagonal(features) - solve_rows(self.L, K).square_().sum(1)
         return mean, clamp_variances(variance, self.repairs)
@@ -118,13 +118,15 @@ class ExactPosterior:
         inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
         mean = inputs.new_empty(len(inputs))
         for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
-            mean[rows] = self.kernel.cross(self.kernel.features(inputs[rows], self.centre), self.of_X) @ self.weights
+            mean[rows] = (
+                self.kernel.cross(self.kernel.features(inputs[rows], self.centre), self.features_X) @ self.weights
+            )
         return mean
 
     def joint(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean [N*] and full covariance [N*, N*] of the latent function at the rows of X."""
         features = self.kernel.features(as_matrix(X, "X", self.y.device, columns=len(self.centre)), self.centre)
-        K = self.kernel.cross(features, self.of_X)  # [N*, N]
+        K = self.kernel.cross(features, self.features_X)  # [N*, N]
         mean = K @ self.weights
         V = solve_rows(self.L, K)
         covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0)

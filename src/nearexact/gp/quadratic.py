@@ -36,7 +36,7 @@ class Iteration:
     solution: Tensor  # v, which the next iteration changes  [N]
     quadratic: Interval  # what this v alone proves
     bounds: LikelihoodBounds  # the best so far
-    seconds: float  # since they began
+    seconds: float  # since they started
 
 
 class Preconditioner:
@@ -76,7 +76,7 @@ def conjugate_gradients(
     would hardly change the gap), or when it no longer shrinks. The best of each side is kept, so that more iterations
     never give looser bounds. `check` is called often; an exception that it raises ends the iterations.
     """
-    began = clock()
+    started = clock()
     bounds, y = f.bounds, objective.y
     if tolerance is None:
         tolerance = max(SETTLED_PER_POINT * f.n, SETTLED_SHARE * bounds.trace_gap)
@@ -101,5 +101,5 @@ def conjugate_gradients(
         quadratic = Interval(least, least + next_rho)
         bounds = bounds.meet(quadratic=quadratic)
         gaps.append(bounds.residual_gap)
-        yield Iteration(number, v, quadratic, bounds, clock() - began)
+        yield Iteration(number, v, quadratic, bounds, clock() - started)
         direction, rho = solved.add_(direction, alpha=next_rho / rho), next_rho

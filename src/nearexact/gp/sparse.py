@@ -9,6 +9,30 @@ own residual variance, so it takes V for every row, and one more product of size
 Everything over the data is kept by rows of X, so that a chunk is contiguous: `V` in the code is Vᵀ, [rows, M].
 """
 
+# The derivation, one line for each quantity. N rows, M inducing points Z, noise variance s; a bar is an adjoint, that
+# is the derivative of the bound by the quantity.
+#
+#   L     = chol(K_ZZ + jitter·I)                                    [M, M]
+#   V     = L⁻¹ K_ZX                                                 [M, N]
+#   Q     = VᵀV, the part of K that Z explains                       [N, N], never formed
+#   G     = V Vᵀ,  b = V y                                           [M, M], [M]: all that leaves the first sweep
+#   t     = Σ_n k(x_n, x_n) − tr G,  the trace of K − Q              and d_n its terms
+#   B     = I + G/s,  w = B⁻¹b,  u = w/s                             [M, M], [M], [M]
+#   ELBO  = −½ [N log 2πs + log|B| + yᵀy/s − bᵀw/s² + t/s]           log|Q + sI| = N log s + log|B|, by Sylvester;
+#                                                                    yᵀ(Q + sI)⁻¹y = yᵀy/s − bᵀw/s², by Woodbury
+#   tight = the same with Σ_n log(1 + d_n/s) in the place of t/s
+#
+#   2Ḡ    = (I − B⁻¹ − uuᵀ)/s                                        [M, M]  `G_bar2`
+#   b̄     = u/s                                                      [M]
+#   K̄_ZX  = L⁻ᵀ(2Ḡ V + b̄ yᵀ)                                         [M, N], a chunk at a time, in the second sweep
+#   W     = (G − B⁻¹G)/s + uuᵀ                                       [M, M]; equal to 2Ḡ G + b̄ bᵀ, but cancels less
+#   K̄_ZZ  = −½ L⁻ᵀ W L⁻¹                                             [M, M]
+#   ∂/∂s  = ½ [(tr B⁻¹G + yᵀy + t + uᵀGu − 2bᵀu)/s − N]/s
+#   ∂/∂k(x_n, x_n) = −½/s
+#
+# In the tight bound 1/s becomes δ_n = 1/(s + d_n) for each row n: I/s in 2Ḡ V becomes V diag(δ), G/s in W becomes
+# V diag(δ) Vᵀ, and ∂/∂k(x_n, x_n) = −½δ_n. A trace or residual that was repaired is the constant 0: its terms drop out.
+
 from __future__ import annotations
 
 import math
@@ -62,8 +86,8 @@ class SparseObjective:
         self.theta0 = self.layout.pack(kernel, noise_variance)
         self.repairs = Repairs()
         self._centre = self.Z.mean(0)
-        self._features_of_Z = kernel.features(self.Z, self._centre)
-        n_features = self._features_of_Z.shape[1]
+        self._features_Z = kernel.features(self.Z, self._centre)
+        n_features = self._features_Z.shape[1]
         budget = memory_budget(memory_limit, self.X.device)
         self.plan = MemoryPlan.within(budget, kernel, len(self.X), len(self.Z), n_features)
         self.spare_memory = budget - self.plan.memory  # bytes
@@ -88,38 +112,39 @@ class SparseObjective:
         may take one triangular solve more for each chunk.
         """
         kernel = self.layout.check(kernel)
-        of_Z = self._features_of_Z
-        cross = kernel.against(of_Z)
-        K_ZZ = with_diagonal(cross.values(of_Z), kernel.diagonal(of_Z))
+        features_Z = self._features_Z
+        cross = kernel.against(features_Z)
+        K_ZZ = with_diagonal(cross.values(features_Z), kernel.diagonal(features_Z))
         L, jitter = jittered_cholesky(K_ZZ, self.repairs, what="K_ZZ", numerics=self.numerics)
         del K_ZZ
         self._V_of = None
-        k = torch.cat([kernel.diagonal(of_X) for _, of_X in self._rows_and_features(kernel)])  # k(x, x)  [N]
+        k = torch.cat(
+            [kernel.diagonal(features_X) for _, features_X in self._rows_and_features(kernel)]
+        )  # k(x, x)  [N]
         condition = mean_condition(L, self.numerics.merge_condition)
         # Without q(x, x) the trace is a difference of sums, which is too coarse where the signal dwarfs the noise.
         visible = float(k.mean()) <= self.numerics.direct_signal_to_noise * noise_variance
         direct = visible and condition <= self.numerics.direct_condition and not self.tight
-        q = torch.empty_like(k) if residuals or self.tight or not direct else None  # q(x, x) = |v|²  [N]
+        wants_residuals = residuals or self.tight
+        q = torch.empty_like(k) if wants_residuals or not direct else None  # q(x, x) = |v|²  [N]
         if direct:
             G, b = self._sums_over_K(kernel, cross, L, q)
             trace, repaired = float(k.sum() - G.diagonal().sum()), False
             direct = trace > 0.0  # else only q(x, x) can tell rounding noise from failure
-        ratio = math.nan
         if not direct:
             q = torch.empty_like(k) if q is None else q
             G, b = self._sums_over_V(kernel, cross, L, q)
-            ratio = float((q / k).max())
-            trace, repaired = repair_trace(float((k - q).sum()), ratio, self.repairs, self.numerics)
-        if q is not None and (residuals or self.tight):
-            ratio = float((q / k).max()) if math.isnan(ratio) else ratio
-            q = clamp_residuals(torch.sub(k, q, out=q), ratio, self.repairs, self.numerics)
-        else:
-            q = None
+            trace, repaired = repair_trace(float((k - q).sum()), float((q / k).max()), self.repairs, self.numerics)
+        d: Tensor | None = None  # k(x, x) − q(x, x)  [N]
+        if wants_residuals:
+            assert q is not None
+            largest_ratio = float((q / k).max())
+            d = clamp_residuals(torch.sub(k, q, out=q), largest_ratio, self.repairs, self.numerics)
         f = Factorisation(
             kernel=kernel,
             noise_variance=noise_variance,
             Z=self.Z,
-            of_Z=of_Z,
+            features_Z=features_Z,
             cross=cross,
             L=L,
             jitter=jitter,
@@ -131,7 +156,7 @@ class SparseObjective:
             b=b,
             trace=trace,
             trace_repaired=repaired,
-            residuals=q,
+            residuals=d,
             repairs=self.repairs,
             numerics=self.numerics,
         )
@@ -145,7 +170,7 @@ class SparseObjective:
         for rows in self._chunks():
             V = self._V_buffer(rows)
             if not at_hand:
-                solve_rows(f.L, f.cross.values(self._of_rows(f.kernel, rows), out=V))
+                solve_rows(f.L, f.cross.values(self._features_of_rows(f.kernel, rows), out=V))
             yield rows, V
         self._V_of = f if self.plan.keeps_v else None
 
@@ -163,7 +188,7 @@ class SparseObjective:
         m = len(self.Z)
         G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
         for rows in self._chunks():
-            V = solve_rows(L, cross.values(self._of_rows(kernel, rows), out=self._V_buffer(rows)))
+            V = solve_rows(L, cross.values(self._features_of_rows(kernel, rows), out=self._V_buffer(rows)))
             add_gram(G, V)
             b.addmv_(V.T, self.y[rows])
             torch.linalg.vector_norm(V, dim=1, out=q[rows])
@@ -175,7 +200,7 @@ class SparseObjective:
         m = len(self.Z)
         G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
         for rows in self._chunks():
-            K = cross.values(self._of_rows(kernel, rows), out=self._K_buffer(rows))
+            K = cross.values(self._features_of_rows(kernel, rows), out=self._K_buffer(rows))
             add_gram(G, K)
             b.addmv_(K.T, self.y[rows])
             if q is not None:
@@ -208,18 +233,18 @@ class SparseObjective:
         # K̄_ZX = L⁻ᵀ(Ḡ2 V + b̄ yᵀ). In the tight bound the I/s in Ḡ2 becomes Δ = diag(weights) on the other side of V.
         G_bar2 = torch.cholesky_inverse(f.L_B).neg_().addr_(u, u, alpha=-1.0).div_(s)
         G_bar2.diagonal().add_(uniform)
-        W = self._second_sweep(f, G_bar2, u / s, weights)  # VΔVᵀ  [M, M]
+        VDV = self._second_sweep(f, G_bar2, u / s, weights)  # VΔVᵀ  [M, M]
         del G_bar2
 
         # K̄_ZZ = −½ L⁻ᵀ W L⁻¹. Written as Ḡ2 G + b̄bᵀ, W would cancel badly where K_ZZ is ill-conditioned.
-        W = (uniform * f.G if W is None else W).sub_(B_inv_G, alpha=1.0 / s).addr_(u, u)  # (G − B⁻¹G)/s + uuᵀ
+        W = (uniform * f.G if VDV is None else VDV).sub_(B_inv_G, alpha=1.0 / s).addr_(u, u)  # (G − B⁻¹G)/s + uuᵀ
         del B_inv_G
         K_ZZ_bar = congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)
-        f.cross.add_adjoint(f.of_Z, K_ZZ_bar)
+        f.cross.add_adjoint(f.features_Z, K_ZZ_bar)
         gradients = f.cross.gradients()
-        for rows, of_X in self._rows_and_features(kernel):  # ∂/∂k(x, x) = −½ weight
-            bars = of_X.new_full((len(of_X),), -0.5 * uniform) if weights is None else -0.5 * weights[rows]
-            add_to(gradients, kernel.diagonal_vjp(of_X, bars))
+        for rows, features_X in self._rows_and_features(kernel):  # ∂/∂k(x, x) = −½ weight
+            bars = features_X.new_full((len(features_X),), -0.5 * uniform) if weights is None else -0.5 * weights[rows]
+            add_to(gradients, kernel.diagonal_vjp(features_X, bars))
         return value, gradients, by_noise
 
     def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor, weights: Tensor | None) -> Tensor | None:
@@ -233,17 +258,17 @@ class SparseObjective:
         if f.direct or f.merges:
             b_bar = solve_rows(f.L, b_bar[None, :], transposed=True)[0]
         for rows in self._chunks():
-            of_X, K_bar = self._of_rows(f.kernel, rows), self._chunk_buffer(1, rows)
+            features_X, K_bar = self._features_of_rows(f.kernel, rows), self._chunk_buffer(1, rows)
             if f.direct:
                 K = self._K_buffer(rows)
                 if not self._keeps_K:
-                    cross.values(of_X, out=K)
+                    cross.values(features_X, out=K)
                 torch.mm(K, G_bar2, out=K_bar).addr_(self.y[rows], b_bar)
-                cross.add_adjoint(of_X, K_bar, scratch=K, holds_values=True)
+                cross.add_adjoint(features_X, K_bar, scratch=K, holds_values=True)
             else:
                 V = self._V_buffer(rows)
                 if not self.plan.keeps_v:
-                    solve_rows(f.L, cross.values(of_X, out=V))
+                    solve_rows(f.L, cross.values(features_X, out=V))
                 if VV is not None and weights is not None:
                     add_gram(VV, torch.mul(V, weights[rows, None].sqrt(), out=K_bar))
                 torch.mm(V, G_bar2, out=K_bar).addr_(self.y[rows], b_bar)
@@ -251,20 +276,20 @@ class SparseObjective:
                     K_bar.addcmul_(V, weights[rows, None])
                 if not f.merges:
                     solve_rows(f.L, K_bar, transposed=True)
-                cross.add_adjoint(of_X, K_bar, scratch=V)  # V is not needed any more
+                cross.add_adjoint(features_X, K_bar, scratch=V)  # V is not needed any more
         return None if VV is None else mirror_lower(VV)
 
     def _chunks(self) -> Iterator[slice]:
         return row_chunks(len(self.X), self.plan.rows)
 
-    def _of_rows(self, kernel: Kernel, rows: slice) -> Tensor:
+    def _features_of_rows(self, kernel: Kernel, rows: slice) -> Tensor:
         """Features of rows of X; they do not depend on the kernel's parameters."""
         return kernel.features(self.X[rows], self._centre) if self._features is None else self._features[rows]
 
     def _rows_and_features(self, kernel: Kernel) -> Iterator[tuple[slice, Tensor]]:
         """Features of all rows of X: at once where they are kept, else by chunks."""
         pieces = [slice(None)] if self.plan.keeps_features else self._chunks()
-        return ((rows, self._of_rows(kernel, rows)) for rows in pieces)
+        return ((rows, self._features_of_rows(kernel, rows)) for rows in pieces)
 
     @property
     def _keeps_K(self) -> bool:

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 # How the log marginal likelihood is approximated: a class of objectives, made from kernel, noise, X, y and Z.
 ObjectiveFactory = type[SparseObjective] | type[FitcObjective]
 MOST_SELECTIONS = 20  # for one M
+LARGE_DATA = 10**6  # numbers in X, above which even the first steps take a while, and are predicted from a few rows
+TRIAL_SHARE, FEWEST_TRIAL_ROWS = 0.02, 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +163,8 @@ class Training:
     def run(self) -> None:
         """Go through the schedule: the outer loop of Algorithm 1."""
         end: str | None = None
+        if self.X.numel() >= LARGE_DATA and math.isfinite(self.budget.time_limit):
+            self._predict_first_costs()
         for m in self.schedule:
             end = self._limit_before(m) or self._run_stage(m)
             if end is not None:
@@ -324,7 +328,7 @@ class Training:
         return candidate
 
     def _select(self, theta: FloatArray, m: int, start: IndexArray | None = None) -> IndexArray:
-        if self.history:
+        if self.history or self.budget.selection.is_measured:
             self.budget.require(self.budget.least_seconds(m))
         kernel, _ = self.layout.unpack(theta)
         seed = int(self._random.integers(2**63))
@@ -348,6 +352,19 @@ class Training:
         )
         self._stage.repairs.append(objective.repairs)
         return objective
+
+    def _predict_first_costs(self) -> None:
+        """Take the first steps with a small part of the rows: with all of them they take as much longer."""
+        m, n = self.schedule[0], len(self.X)
+        sample = torch.from_numpy(np.random.default_rng(0).choice(n, max(int(TRIAL_SHARE * n), FEWEST_TRIAL_ROWS)))
+        X, y = self.X[sample], self.y[sample]
+        started = self.seconds()
+        rows = select(self.layout.kernel, X, m, seed=0).indices
+        selected = self.seconds()
+        objective = self._make_objective(self.layout.kernel, START_NOISE, X, y, X[torch.from_numpy(rows)])
+        objective.factorise(self.layout.kernel, START_NOISE)
+        self.budget.selection.measured(m, (selected - started) * n / len(sample))
+        self.budget.sweep.measured(m, (self.seconds() - selected) * n / len(sample))
 
     def _explains_nothing(self, candidate: Candidate) -> bool:
         return explains_nothing(candidate.objective, self.noise_only, len(self.X))
