@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 
-from nearexact.gp.parameters import ParameterLayout
+from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.kernels import Linear, SquaredExponential
 
 positive = st.floats(1e-5, 1e12)
@@ -64,3 +65,23 @@ def test_names_follow_theta() -> None:
         "1.bias_variance",
         "noise_variance",
     ]
+
+
+@given(st.lists(st.floats(-36.0, 60.0), min_size=1, max_size=5))
+def test_log_coordinates_are_the_logarithms_of_what_exceeds_the_floor(values: list[float]) -> None:
+    theta = np.array(values)
+    logs = LogCoordinates.from_theta(theta)
+    np.testing.assert_allclose(logs, np.log(np.logaddexp(0.0, theta)), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(LogCoordinates.to_theta(logs), theta, rtol=1e-9, atol=1e-9)
+
+
+@given(st.lists(st.floats(-20.0, 30.0), min_size=2, max_size=2))
+def test_log_coordinates_keep_values_and_turn_gradients(values: list[float]) -> None:
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        excess = np.logaddexp(0.0, theta)  # what a hyperparameter exceeds its floor by
+        return float(np.log(excess) @ [2.0, -3.0]), np.array([2.0, -3.0]) * expit(theta) / excess
+
+    logs = LogCoordinates.from_theta(np.array(values))
+    value, gradient = LogCoordinates.objective(objective)(logs)
+    assert value == pytest.approx(2.0 * logs[0] - 3.0 * logs[1], rel=1e-9, abs=1e-9)
+    np.testing.assert_allclose(gradient, [2.0, -3.0], rtol=1e-9)

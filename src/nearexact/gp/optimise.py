@@ -18,14 +18,13 @@ from scipy.optimize import OptimizeResult
 from scipy.optimize import minimize as scipy_minimize
 
 from nearexact.gp.budget import TimeIsUpError
+from nearexact.gp.parameters import Objective
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.threads import numpy_on_one_thread
 from nearexact.typing import FloatArray
 
 # What an objective raises when θ is to blame. Anything else is a bug and passes through.
 FAILURES = (ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
-
-Objective = Callable[[FloatArray], tuple[float, FloatArray]]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,11 @@ from nearexact.typing import FloatArray
 # A value given exactly at the floor lies this far above it: θ stays finite, and the value right to 11 digits. But the
 # slope of softplus there is as small as this, so that an optimiser leaves such a parameter where it is.
 LEAST_EXCESS = 1e-16
+SMALL_SOFTPLUS = -30.0  # below this θ, softplus(θ) = exp(θ) to all digits
+LARGEST_LOG = 50.0  # of a hyperparameter that an optimiser may ask for: far beyond any use, and its square is finite
 
+
+Objective = Callable[[FloatArray], tuple[float, FloatArray]]
 
 # Value, derivatives by the kernel's parameters, and derivative by the noise variance.
 ValueAndGradient = Callable[[Kernel, float], tuple[float, Mapping[str, Tensor], float]]
@@ -84,3 +88,35 @@ class ParameterLayout:
         parts = [np.ravel(by_parameter[name].cpu().numpy()) for name in self.kernel.parameters]
         slope: FloatArray = expit(theta)
         return np.concatenate([*parts, [by_noise]]) * slope
+
+
+class LogCoordinates:
+    """θ by the logarithms of what the hyperparameters exceed their floor by: where the optimiser moves.
+
+    A likelihood changes with the ratio of two lengthscales, not with their difference. In θ itself, which is nearly
+    linear in a large hyperparameter, an input that does not matter takes dozens of steps to leave; in logarithms L-BFGS
+    needs two to ten times fewer evaluations, and stops short of the optimum less often (benchmarks/search.py).
+    """
+
+    @staticmethod
+    def from_theta(theta: FloatArray) -> FloatArray:
+        """log softplus(θ)."""
+        return np.where(theta < SMALL_SOFTPLUS, theta, np.log(np.logaddexp(0.0, theta)))
+
+    @staticmethod
+    def to_theta(logs: FloatArray) -> FloatArray:
+        """The θ whose softplus has these logarithms."""
+        excess = np.exp(np.minimum(logs, LARGEST_LOG))
+        return np.where(logs < SMALL_SOFTPLUS, logs, excess + np.log(-np.expm1(-excess)))
+
+    @classmethod
+    def objective(cls, objective: Objective) -> Objective:
+        """The same objective as a function of the logarithms."""
+
+        def in_logs(logs: FloatArray) -> tuple[float, FloatArray]:
+            theta = cls.to_theta(logs)
+            value, gradient = objective(theta)
+            # d log softplus(θ)/dθ = expit(θ)/softplus(θ), hence ∂/∂log = softplus(θ)/expit(θ) · ∂/∂θ.
+            return value, gradient * np.logaddexp(0.0, theta) / expit(theta)
+
+        return in_logs
