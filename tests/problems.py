@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, SquaredExponential
+from tests.kernels.formulas import Gibbs, RationalQuadratic, TrendOverPlaces
 
 SIMPLE: dict[str, Kernel] = {
     "squared_exponential": SquaredExponential([0.6, 1.1, 2.0], 1.7),
@@ -25,7 +26,14 @@ COMPOSED: dict[str, Kernel] = {
     "nested": (SIMPLE["matern32"] + SIMPLE["arc_cosine_1"]) * SIMPLE["linear"],
     "three_factors": SIMPLE["linear"] * SIMPLE["arc_cosine_0"] * SIMPLE["matern52"],
 }
-KERNELS = SIMPLE | COMPOSED
+BUILT_IN = SIMPLE | COMPOSED
+FORMULAS: dict[str, Kernel] = {  # kernels that are nothing but a formula, and their compositions with others
+    "rational_quadratic": RationalQuadratic([0.6, 1.1, 2.0], 0.8, 1.7),
+    "gibbs": Gibbs([0.6, 1.1, 2.0], [0.1, 0.5, 0.2]),
+    "trend_over_places": TrendOverPlaces(0.7, 1.5),
+    "formula_and_built_in": (RationalQuadratic(1.0, 2.0) + SIMPLE["linear"]) * Gibbs(1.5, 0.3),
+}
+KERNELS = BUILT_IN | FORMULAS
 
 
 def regression(n: int, seed: int = 0, d: int = 3, noise: float = 0.1) -> tuple[np.ndarray, np.ndarray]:

@@ -11,8 +11,16 @@ from scipy.stats import multivariate_normal
 from nearexact.gp import gpr_objective
 from nearexact.gp.fitc import FitcObjective
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern32, SquaredExponential
+from tests.kernels.formulas import Gibbs, RationalQuadratic
 
-KERNELS = [SquaredExponential(0.8, 1.3), Matern32(1.1, 0.7), ArcCosine(order=1), SquaredExponential() + Linear()]
+KERNELS = [
+    SquaredExponential(0.8, 1.3),
+    Matern32(1.1, 0.7),
+    ArcCosine(order=1),
+    SquaredExponential() + Linear(),
+    RationalQuadratic(0.8, 1.3),
+    Gibbs(0.8, 0.2) * Linear(),
+]
 NOISE = 0.05
 
 

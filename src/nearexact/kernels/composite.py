@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Cross, Kernel, Tensors
+from nearexact.kernels.base import Kernel
+from nearexact.kernels.form import Cross, Tensors
 from nearexact.typing import FloatArray
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Composite(Kernel):
     """The sum or the product of kernels; made by `a + b` and `a * b`."""
 
@@ -27,6 +28,7 @@ class Composite(Kernel):
             raise ValueError(f'kernels are combined by "+" or "*", got {self.operation!r} and {self.parts!r}')
         same = [p.parts if isinstance(p, Composite) and p.operation == self.operation else (p,) for p in self.parts]
         object.__setattr__(self, "parts", tuple(part for group in same for part in group))
+        object.__setattr__(self, "stationary", all(part.stationary for part in self.parts))
 
     @property
     def parameters(self) -> dict[str, FloatArray]:

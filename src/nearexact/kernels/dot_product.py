@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Cross, Form, Kernel, Tensors, add_to, squares
+from nearexact.kernels.base import Kernel
+from nearexact.kernels.form import Cross, Form, Tensors, add_to, squares
 
 # Where the angle between two inputs is tiny its cosine has lost the angle's digits: such pairs are computed again from
 # differences of unit vectors. Below NO_ANGLE the step kernel's slope 1/sin is left out: its contribution to a
@@ -46,7 +47,6 @@ def squared_norms(A: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
 class LinearForm:
     """Σ_d variances_d x_d z_d + bias_variance."""
 
-    uses_differences: ClassVar[bool] = False
     temporaries: ClassVar[int] = 0
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -82,7 +82,6 @@ class ArcCosineForm:
     """variance/π · (|x| |z|)ⁿ J_n(φ), φ the angle between x and z under ⟨·, ·⟩, |x|² = ⟨x, x⟩ ≥ bias > 0."""
 
     order: int
-    uses_differences: ClassVar[bool] = False
     temporaries: ClassVar[int] = 6
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -177,7 +176,7 @@ def _angular_slope(order: int, angle: Tensor) -> Tensor:
     return _angular(order - 1, angle).mul_(1.0 if order == 1 else 4.0)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Linear(Kernel):
     """Σ_d variances_d x_d z_d + bias_variance: Bayesian linear regression."""
 
@@ -188,7 +187,7 @@ class Linear(Kernel):
         return LinearForm()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class ArcCosine(Kernel):
     """variance/π · (|x| |z|)ⁿ J_n(φ) with ⟨x, z⟩ = Σ_d weight_variances_d x_d z_d + bias_variance.
 

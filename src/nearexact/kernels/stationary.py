@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Cross, Form, Kernel, Tensors, inputs, quadratic_features, squares
+from nearexact.kernels.base import Kernel
+from nearexact.kernels.form import Cross, Form, Tensors, inputs, quadratic_features, squares
 
 # The product form |x|² + |z|² − 2xz leaves an error of a few eps·(|x|² + |z|²) in a squared distance. Pairs closer than
 # this fraction of |x|² + |z|² are treated by differences instead, which keeps the relative error below 1e-9. Kernels
@@ -108,7 +109,6 @@ class SquaredExponentialCross:
 class SquaredExponentialForm:
     """variance · exp(−½ Σ_d (x_d − z_d)²/l_d²)."""
 
-    uses_differences: ClassVar[bool] = True
     temporaries: ClassVar[int] = 2
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -129,7 +129,6 @@ class MaternForm:
     shape: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
     singular_at_zero: bool = False
-    uses_differences: ClassVar[bool] = True
     temporaries: ClassVar[int] = 8
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -170,7 +169,6 @@ class MaternCross:
 class PeriodicForm:
     """The squared exponential of points on circles: Σ_d sin²(π(x_d − z_d)/p_d) is a quarter of |φ(x) − φ(z)|²."""
 
-    uses_differences: ClassVar[bool] = True
     temporaries: ClassVar[int] = 2
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -256,57 +254,62 @@ MATERN52 = MaternForm(
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class SquaredExponential(Kernel):
     """variance · exp(−½ r²), r² = Σ_d (x_d − z_d)²/lengthscales_d²: infinitely differentiable functions."""
 
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return SquaredExponentialForm()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Matern12(Kernel):
     """variance · exp(−r), r² = Σ_d (x_d − z_d)²/lengthscales_d²: continuous, rough functions."""
 
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return MATERN12
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Matern32(Kernel):
     """variance · (1 + √3 r) exp(−√3 r), r² = Σ_d (x_d − z_d)²/lengthscales_d²: once differentiable functions."""
 
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return MATERN32
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Matern52(Kernel):
     """variance · (1 + √5 r + 5/3 r²) exp(−√5 r), r² = Σ_d (x_d − z_d)²/lengthscales_d²: twice differentiable."""
 
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return MATERN52
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Periodic(Kernel):
     """variance · exp(−2 Σ_d sin²(π(x_d − z_d)/period_d)/lengthscales_d²)."""
 
     period: npt.ArrayLike = 1.0
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return PeriodicForm()
