@@ -44,6 +44,20 @@ def regression(n: int, seed: int = 0, d: int = 3, noise: float = 0.1) -> tuple[n
     return X, y
 
 
+def standardised(n: int, seed: int = 0, d: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """The same with targets of mean 0 and variance 1."""
+    X, y = regression(n, seed, d)
+    return X, (y - y.mean()) / y.std()
+
+
+def many_inputs(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs that all matter a little: from unit lengthscales, every row is far from every other."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    y = X @ rng.normal(size=d) + rng.normal(size=n)
+    return X, (y - y.mean()) / y.std()
+
+
 def awkward_inputs(n: int = 24, seed: int = 3) -> np.ndarray:
     """Three columns with duplicated rows, nearly duplicated rows, a row of zeros and rows along one ray."""
     rng = np.random.default_rng(seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,19 +11,9 @@ import torch
 from nearexact.gp import NumericalError, Numerics, Repairs, SparseObjective, gpr_objective, minimise, sgpr_objective
 from nearexact.gp.safety import clamp_residuals, clamp_variances, jittered_cholesky, repair_trace
 from nearexact.kernels import Kernel, Linear, Matern12, SquaredExponential
-from nearexact.kernels.base import Form, Tensors
-from nearexact.kernels.stationary import SquaredExponentialForm
 from tests.gp import dense
+from tests.gp.helpers import Dented, assert_gradient_is_right, dented_q
 from tests.problems import regression
-
-
-def assert_gradient_is_right(objective, theta: np.ndarray, step: float = 1e-3, rel: float = 1e-3, which=None) -> None:  # type: ignore[no-untyped-def]
-    _, gradient = objective(theta)
-    for i in which or range(len(theta)):
-        change = np.zeros_like(theta)
-        change[i] = step
-        expected = (objective(theta + change)[0] - objective(theta - change)[0]) / (2 * step)
-        assert gradient[i] == pytest.approx(expected, rel=rel, abs=rel * np.abs(gradient).max())
 
 
 def test_duplicated_inducing_points() -> None:
@@ -112,22 +101,6 @@ def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
     assert found >= 2
 
 
-class DentedForm(SquaredExponentialForm):
-    """k(x, x) a little too small, so that q(z, z) > k(z, z) at inducing points by far more than rounding noise."""
-
-    def diagonal(self, p: Tensors, A: torch.Tensor) -> torch.Tensor:
-        return super().diagonal(p, A) * 0.9997
-
-    def diagonal_vjp(self, p: Tensors, A: torch.Tensor, weights: torch.Tensor) -> Tensors:
-        return super().diagonal_vjp(p, A, weights * 0.9997)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Dented(SquaredExponential):
-    def _form(self) -> Form:
-        return DentedForm()
-
-
 @pytest.mark.parametrize("memory_limit", ["1GB", "500kB"])
 def test_negative_residuals_are_clamped_counted_and_constant(memory_limit: str) -> None:
     X, y = regression(400)
@@ -146,12 +119,6 @@ def test_negative_residuals_are_clamped_counted_and_constant(memory_limit: str) 
     )
     # By the lengthscales and the noise: by the variance, the dent makes the gradient of K_ZZ itself inconsistent.
     assert_gradient_is_right(objective, objective.theta0, step=1e-5, rel=1e-6, which=[0, 1, 2, 4])
-
-
-def dented_q(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    K_ZZ = kernel(Z)
-    np.fill_diagonal(K_ZZ, kernel.diag(Z) + 1e-10)
-    return kernel(X, Z) @ np.linalg.solve(K_ZZ, kernel(Z, X))
 
 
 def test_residual_clamping_rule() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 
-import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from nearexact.gp import Numerics, SparseObjective, linalg, memory, sgpr_objecti
 from nearexact.gp import sparse as sparse_module
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, SquaredExponential
 from tests.gp import dense
+from tests.gp.helpers import GPyTorchSGPR
 from tests.problems import KERNELS, regression
 from tests.tensors import Allocations
 
@@ -113,34 +113,6 @@ def test_theta_is_the_point_at_which_it_was_made() -> None:
         "variance",
         "noise_variance",
     ]
-
-
-class GPyTorchSGPR(gpytorch.models.ExactGP):  # type: ignore[misc]
-    def __init__(self, X: torch.Tensor, y: torch.Tensor, Z: torch.Tensor, kernel: SquaredExponential, s: float) -> None:
-        super().__init__(X, y, gpytorch.likelihoods.GaussianLikelihood())
-        base = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=X.shape[1]))
-        self.mean_module = gpytorch.means.ZeroMean()
-        self.covar_module = gpytorch.kernels.InducingPointKernel(base, Z.clone(), self.likelihood)
-        self.double()
-        base.base_kernel.lengthscale = torch.tensor(kernel.parameters["lengthscales"])
-        base.outputscale = torch.tensor(kernel.parameters["variance"])
-        self.likelihood.noise = torch.tensor(s, dtype=torch.float64)
-
-    def forward(self, X: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
-
-    def elbo_and_gradient(self) -> tuple[float, dict[str, np.ndarray]]:
-        X, y = self.train_inputs[0], self.train_targets
-        self.train()
-        elbo = gpytorch.mlls.ExactMarginalLogLikelihood(self.likelihood, self)(self(X), y) * len(y)
-        elbo.backward()
-        base = self.covar_module.base_kernel
-        raw = {
-            "lengthscales": base.base_kernel.raw_lengthscale,
-            "variance": base.raw_outputscale,
-            "noise": self.likelihood.noise_covar.raw_noise,
-        }
-        return float(elbo.detach()), {n: (r.grad / torch.sigmoid(r)).detach().numpy().ravel() for n, r in raw.items()}
 
 
 @every_way

@@ -28,7 +28,7 @@ from nearexact.gp.log_determinant import Moments, unexplained
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.kernels import Kernel, Matern12, SquaredExponential
 from tests.gp import dense
-from tests.gp.test_bounds import Problem, problems, slack
+from tests.gp.helpers import Problem, problems, slack
 from tests.problems import KERNELS, regression
 from tests.tensors import Allocations
 
