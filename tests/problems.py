@@ -1,4 +1,4 @@
-"""Small problems and the kernels that every test of the mathematics runs through."""
+"""Small problems, and the kernels that the mathematics is tested with."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ def awkward_inputs(n: int = 24, seed: int = 3) -> np.ndarray:
 
 
 def features(kernel: Kernel, *inputs: np.ndarray) -> tuple[torch.Tensor, ...]:
-    """Features of several matrices that will meet."""
+    """Features of several matrices, with one centre, so that the kernel can be evaluated between them."""
     centre = torch.tensor(inputs[-1]).mean(0)
     return tuple(kernel.features(torch.tensor(X), centre) for X in inputs)

@@ -1,4 +1,4 @@
-"""The scikit-learn face: conventions, units, inputs of every kind, mistakes."""
+"""The scikit-learn interface: conventions, units, inputs of every kind, mistakes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_fits_stop_as_soon_as_the_tighter_gap_allows() -> None:
 
 
 def test_the_two_estimators_agree(data: tuple[np.ndarray, np.ndarray]) -> None:
-    """A certified sparse model is the exact one, for all that matters."""
+    """A certified sparse model predicts as the exact one does."""
     X, y = data
     sparse, exact = SGPRegressor(random_state=0).fit(X, y), GPRegressor().fit(X, y)
     assert sparse.elbo_ == pytest.approx(exact.elbo_, abs=0.01 * len(y))

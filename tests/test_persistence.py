@@ -146,7 +146,7 @@ def test_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
 
 
 class Bomb:
-    """Sets off when unpickled."""
+    """Says so when it is unpickled."""
 
     exploded = False
 

@@ -57,7 +57,7 @@ def test_with_ties_every_pivot_is_as_good_as_the_best(kernel: Kernel, X: np.ndar
 
 
 def test_equal_variances_are_taken_in_the_order_of_the_permutation() -> None:
-    """K = I: every residual ties until it is taken. The candidates alone must know, block after block."""
+    """K = I: all residuals are equal until their row is taken, so that only the permutation decides."""
     X = 100.0 * np.arange(2000.0)[:, None]
     for seed in (0, 1):
         order = np.random.default_rng(seed).permutation(len(X))
@@ -105,7 +105,7 @@ def test_an_extension_continues_the_selection(kernel: Kernel) -> None:
 
 
 def test_an_extension_keeps_points_chosen_for_other_hyperparameters() -> None:
-    """Copies among the given points add nothing, but they stay."""
+    """Copies among the given points add nothing to the factor, but stay selected."""
     X = np.random.default_rng(2).normal(size=(900, 3))
     X[800:] = X[:100]
     start = np.concatenate([greedy_variance(Matern12(0.1), X[:800], 150, seed=1), [800, 801, 802]])

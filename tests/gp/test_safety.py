@@ -76,10 +76,10 @@ def test_noise_at_its_floor(variance: float) -> None:
 
 
 def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
-    """A huge variance and Z = X: tr(K − Q) is zero but for rounding, whose sign depends on everything."""
+    """With a huge variance and Z = X, tr(K − Q) is nothing but rounding errors, of either sign."""
     X = np.linspace(-1.0, 1.0, 30)[:, None]
     y = np.sin(3.0 * X[:, 0])
-    found = 0
+    repaired = 0
     for lengthscale in np.linspace(0.05, 0.5, 40):
         kernel = SquaredExponential([lengthscale], 1e6)
         objective = sgpr_objective(kernel, 0.1, X, y, X)
@@ -88,7 +88,7 @@ def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
         assert model.trace == 0.0 if model.trace_repaired else model.trace >= 0.0
         if not model.trace_repaired:
             continue
-        found += 1
+        repaired += 1
         # Without its trace the bound is the Gaussian log density with covariance Q + sI, here that of the exact GP.
         exact = gpr_objective(kernel, 0.1, X, y)
         lml, by_parameter, by_noise = exact.value_and_gradient(kernel, 0.1)
@@ -98,7 +98,7 @@ def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
         assert ours_by_noise == pytest.approx(by_noise, rel=1e-4)
         for name in ("lengthscales", "variance"):
             assert torch.allclose(ours_by_parameter[name], by_parameter[name], rtol=1e-3)
-    assert found >= 2
+    assert repaired >= 2
 
 
 @pytest.mark.parametrize("memory_limit", ["1GB", "500kB"])
@@ -130,7 +130,7 @@ def test_residual_clamping_rule() -> None:
 
 
 def test_residuals_beyond_repair_make_the_tight_bound_nan_but_not_the_elbo() -> None:
-    """Points are explained by more than they vary; one that is not explained at all makes up for it in the trace."""
+    """q(x, x) > k(x, x) at some rows, while a row far from all inducing points keeps the trace positive."""
     X = np.concatenate([np.linspace(-1.0, 1.0, 200), [50.0]])[:, None]
     y = np.sin(3.0 * X[:, 0])
     kernel = SquaredExponential([1.0], 1e10)
@@ -231,7 +231,7 @@ def test_negative_variances_are_clamped_and_counted() -> None:
 
 
 def test_nan_in_the_middle_of_a_line_search_restarts_the_optimiser() -> None:
-    """A real objective that turns NaN where L-BFGS likes to go: training ends where the untouched one does."""
+    """An objective that is NaN in places that L-BFGS visits: training ends at the optimum that it reaches without."""
     X, y = regression(120)
     objective = sgpr_objective(SquaredExponential(), 0.01, X, y, X[:30])
     free = minimise(objective, objective.theta0)

@@ -160,11 +160,11 @@ def test_memory_limit_changes_nothing_but_memory(kernel: Kernel, bound: str) -> 
     assert not scarce.plan.keeps_v
     assert scarce.plan.rows < plenty.plan.rows
     value, gradient = plenty(plenty.theta0)
-    with Allocations() as made:
+    with Allocations() as allocations:
         limited_value, limited_gradient = scarce(scarce.theta0)
     assert limited_value == pytest.approx(value, rel=1e-10)
     assert np.allclose(limited_gradient, gradient, rtol=1e-8, atol=1e-10 * np.abs(gradient).max())
-    assert made.largest_elements * 8 < 4e6 < n * m * 8  # no array of size [N, M], nor anything near it
+    assert allocations.largest_elements * 8 < 4e6 < n * m * 8  # no array of size [N, M], nor anything near it
     assert scarce.value(scarce.factorise(*scarce.layout.unpack(scarce.theta0))) == pytest.approx(-value, rel=1e-10)
 
 
@@ -174,9 +174,9 @@ def test_no_array_is_larger_than_n_by_m(numerics: Numerics, bound: str) -> None:
     n, m = 3000, 50
     X, y = regression(n)
     objective = SparseObjective(SquaredExponential(), NOISE, X, y, X[:m], bound=bound, numerics=numerics)
-    with Allocations() as made:
+    with Allocations() as allocations:
         objective(objective.theta0)
-    assert made.largest_elements <= n * m
+    assert allocations.largest_elements <= n * m
 
 
 @every_kernel
@@ -191,11 +191,11 @@ def test_what_is_alive_at_once_stays_within_the_limit(
 ) -> None:
     X, y = regression(n)
     X, y = torch.tensor(X), torch.tensor(y)  # the data themselves do not count
-    with Allocations() as made:
+    with Allocations() as allocations:
         objective = SparseObjective(kernel, NOISE, X, y, X[:m], bound=bound, memory_limit=limit, numerics=numerics)
         objective(objective.theta0)
         objective.factorise(*objective.layout.unpack(objective.theta0), residuals=True)
-    assert made.peak_bytes - 8 * (X.numel() + len(y)) <= limit
+    assert allocations.peak_bytes - 8 * (X.numel() + len(y)) <= limit
 
 
 def test_a_memory_limit_too_small_for_the_points_is_refused() -> None:

@@ -81,7 +81,7 @@ def test_stages_hold_true_bounds_of_their_hyperparameters(procedure: str, bound:
 
 
 def test_the_tight_bound_is_maximised_by_itself() -> None:
-    """What is reached is at least the tight bound at the optimum of the ELBO; both by the same procedure."""
+    """The tight bound at its own optimum is at least the tight bound at the optimum of the ELBO."""
     X, y = standardised(150)
     reached = {}
     for bound in ("elbo", "tight"):
@@ -95,7 +95,7 @@ def test_the_tight_bound_is_maximised_by_itself() -> None:
 
 
 def test_paper_procedure_is_algorithm_1() -> None:
-    """Written out with the public pieces; both draw the same numbers for ties."""
+    """The algorithm written out with public functions; both break ties by the same random numbers."""
     from nearexact.gp import greedy_variance, minimise
 
     X, y = standardised(120)

@@ -37,10 +37,10 @@ class Gibbs(Kernel):
     growth: npt.ArrayLike = 1.0
 
     def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
-        of_X = (p["lengthscales"] * (1.0 + p["growth"] * X.square()))[:, None]  # [N, 1, D]
-        of_Z = p["lengthscales"] * (1.0 + p["growth"] * Z.square())  # [M, D]
-        total = of_X.square() + of_Z.square()
-        factors = (2.0 * of_X * of_Z / total).sqrt() * torch.exp(-(X[:, None] - Z).square() / total)
+        scales_X = (p["lengthscales"] * (1.0 + p["growth"] * X.square()))[:, None]  # [N, 1, D]
+        scales_Z = p["lengthscales"] * (1.0 + p["growth"] * Z.square())  # [M, D]
+        total = scales_X.square() + scales_Z.square()
+        factors = (2.0 * scales_X * scales_Z / total).sqrt() * torch.exp(-(X[:, None] - Z).square() / total)
         return factors.prod(-1)
 
 
@@ -141,8 +141,8 @@ class ArcCosineTwin(Kernel):
     settings: ClassVar[tuple[str, ...]] = ("order",)
 
     def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
-        of_X, of_Z = ((U.square() @ p["weight_variances"] + p["bias_variance"]).sqrt() for U in (X, Z))
-        lengths = torch.outer(of_X, of_Z)
+        scales_X, scales_Z = ((U.square() @ p["weight_variances"] + p["bias_variance"]).sqrt() for U in (X, Z))
+        lengths = torch.outer(scales_X, scales_Z)
         angle = torch.acos(((X * p["weight_variances"]) @ Z.T + p["bias_variance"]) / lengths)
         rest, sine, cosine = math.pi - angle, angle.sin(), angle.cos()
         J = [rest, sine + rest * cosine, 3.0 * sine * cosine + rest * (1.0 + 2.0 * cosine.square())][self.order]

@@ -138,8 +138,8 @@ def test_no_array_grows_with_the_square_of_the_number_of_columns(kernel: Kernel)
     n, m, d = 20, 5, 2000
     X = np.random.default_rng(0).normal(size=(n, d))
     kernel = kernel.for_inputs(d)
-    with Allocations() as made:
+    with Allocations() as allocations:
         A, B = features(kernel, X, X[:m])
         kernel.cross_vjp(A, B, kernel.cross(A, B))
         kernel.diagonal_vjp(A, kernel.diagonal(A))
-    assert made.largest_elements <= n * (4 * d + 2)
+    assert allocations.largest_elements <= n * (4 * d + 2)

@@ -53,7 +53,7 @@ class Kernel:
     def __post_init__(self) -> None:
         for name in self._parameter_names():
             value = _positive(name, getattr(self, name), per_input=name not in self.shared)
-            object.__setattr__(self, name, value)  # the dataclass is frozen for everybody else
+            object.__setattr__(self, name, value)  # since the dataclass is frozen
 
     def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
         """K [N, M] between the rows of X [N, D] and Z [M, D], by torch operations that can be differentiated.
@@ -101,7 +101,7 @@ class Kernel:
         return self.with_parameters({name: np.broadcast_to(value, n_inputs) for name, value in per_input.items()})
 
     def __add__(self, other: Kernel) -> Composite:
-        from nearexact.kernels.composite import Composite  # a composite is itself a kernel: the modules need each other
+        from nearexact.kernels.composite import Composite  # here, since that module needs this one
 
         return Composite("+", (self, other)) if isinstance(other, Kernel) else NotImplemented
 
@@ -118,15 +118,12 @@ class Kernel:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Kernel) or type(other) is not type(self):
             return NotImplemented
-        mine, theirs = self.parameters, other.parameters
-        return (
-            self._setting_values() == other._setting_values()
-            and mine.keys() == theirs.keys()
-            and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+        return self._setting_values() == other._setting_values() and all(
+            np.array_equal(value, other.parameters[name]) for name, value in self.parameters.items()
         )
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
-        return self  # nothing in it can change
+        return self  # kernels are immutable
 
     def __hash__(self) -> int:
         return hash((type(self), *(value.tobytes() for value in self.parameters.values())))
@@ -134,7 +131,10 @@ class Kernel:
     # ---- for the models: float64 tensors, parameters already one per input -----------------------------------------
 
     def features(self, X: Tensor, centre: Tensor) -> Tensor:
-        """What of X [N, D] does not depend on parameters, row by row: [N, F]. Rows that meet need the same centre."""
+        """What can be computed from each row of X [N, D] without the parameters: [N, F].
+
+        Rows between which the kernel is evaluated need features with the same centre.
+        """
         return quadratic_features(X - centre if self.stationary else X)
 
     @property
