@@ -144,7 +144,7 @@ def bare(kernel: SquaredExponential, X: torch.Tensor, rows: int) -> Callable[[],
             assert isinstance(cross, SquaredExponentialCross)
             for features_X in blocks.features[: j + 1]:
                 out = blocks.buffers[len(blocks.features[j])][: len(features_X)]
-                torch.mm(features_X, cross.distances.of_A, out=out).exp_()
+                torch.mm(features_X, cross.distances.factor, out=out).exp_()
 
     return run
 

@@ -174,8 +174,8 @@ def main() -> None:
     rows: list[Row] = []
     print("| what | reached | goal |\n| --- | --- | --- |")
     for measurement in measurements:
-        found = measurement()
-        for row in found if isinstance(found, list) else [found]:
+        result = measurement()
+        for row in result if isinstance(result, list) else [result]:
             rows.append(row)
             print(f"| {row.what} | {row.measured} | {row.goal}{'' if row.reached else ' (MISSED)'} |", flush=True)
     if arguments.output:

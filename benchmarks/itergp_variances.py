@@ -28,14 +28,18 @@ def main() -> None:
     exact = 1.0 - torch.linalg.solve_triangular(L, K_test.T, upper=False).square().sum(0) + NOISE
     settings = linear_operator.settings
     with torch.no_grad(), settings.max_cholesky_size(0), settings.max_root_decomposition_size(ROOT_SIZE):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         _, variance = itergp._predictor(products, kernel, NOISE, y, TOLERANCE)(data.X_test)
-        print(f"solves: {time.perf_counter() - begun:.1f} s, largest error {float((variance - exact).abs().max()):.1g}")
-        begun = time.perf_counter()
+        print(
+            f"solves: {time.perf_counter() - started:.1f} s, largest error {float((variance - exact).abs().max()):.1g}"
+        )
+        started = time.perf_counter()
         K_hat = kernel_matrix.covariance(products, kernel, [*leaves, torch.tensor([NOISE], dtype=X.dtype)])
         inverse = K_hat.root_inv_decomposition(method="lanczos").to_dense()
         variance = 1.0 - (K_test @ inverse * K_test).sum(1) + NOISE
-        print(f"root:   {time.perf_counter() - begun:.1f} s, largest error {float((variance - exact).abs().max()):.1g}")
+        print(
+            f"root:   {time.perf_counter() - started:.1f} s, largest error {float((variance - exact).abs().max()):.1g}"
+        )
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ SWITCHES = [
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C work: a shell that starts the tests in the background has told them to ignore it."""
+    """Let Ctrl-C work also where a shell started the tests in the background, which makes them ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A real one, that talks to nobody."""
+    """A real browser without network."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.exists():
         pytest.skip(f"needs a browser: there is no {CHROMIUM}, which Debian's chromium installs")

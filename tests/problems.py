@@ -1,4 +1,4 @@
-"""Small problems and the kernels that every test of the mathematics runs through."""
+"""Small problems, and the kernels that the mathematics is tested with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, SquaredExponential
+from tests.kernels.formulas import Gibbs, RationalQuadratic, TrendOverPlaces
 
 SIMPLE: dict[str, Kernel] = {
     "squared_exponential": SquaredExponential([0.6, 1.1, 2.0], 1.7),
@@ -25,7 +26,14 @@ COMPOSED: dict[str, Kernel] = {
     "nested": (SIMPLE["matern32"] + SIMPLE["arc_cosine_1"]) * SIMPLE["linear"],
     "three_factors": SIMPLE["linear"] * SIMPLE["arc_cosine_0"] * SIMPLE["matern52"],
 }
-KERNELS = SIMPLE | COMPOSED
+BUILT_IN = SIMPLE | COMPOSED
+FORMULAS: dict[str, Kernel] = {  # kernels that are nothing but a formula, and their compositions with others
+    "rational_quadratic": RationalQuadratic([0.6, 1.1, 2.0], 0.8, 1.7),
+    "gibbs": Gibbs([0.6, 1.1, 2.0], [0.1, 0.5, 0.2]),
+    "trend_over_places": TrendOverPlaces(0.7, 1.5),
+    "formula_and_built_in": (RationalQuadratic(1.0, 2.0) + SIMPLE["linear"]) * Gibbs(1.5, 0.3),
+}
+KERNELS = BUILT_IN | FORMULAS
 
 
 def regression(n: int, seed: int = 0, d: int = 3, noise: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
@@ -34,6 +42,20 @@ def regression(n: int, seed: int = 0, d: int = 3, noise: float = 0.1) -> tuple[n
     X = rng.normal(size=(n, d))
     y = np.sin(2.0 * X[:, 0]) + 0.3 * X.sum(1) + noise * rng.normal(size=n)
     return X, y
+
+
+def standardised(n: int, seed: int = 0, d: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """The same with targets of mean 0 and variance 1."""
+    X, y = regression(n, seed, d)
+    return X, (y - y.mean()) / y.std()
+
+
+def many_inputs(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs that all matter a little: from unit lengthscales, every row is far from every other."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    y = X @ rng.normal(size=d) + rng.normal(size=n)
+    return X, (y - y.mean()) / y.std()
 
 
 def awkward_inputs(n: int = 24, seed: int = 3) -> np.ndarray:
@@ -48,6 +70,6 @@ def awkward_inputs(n: int = 24, seed: int = 3) -> np.ndarray:
 
 
 def features(kernel: Kernel, *inputs: np.ndarray) -> tuple[torch.Tensor, ...]:
-    """Features of several matrices that will meet."""
+    """Features of several matrices, with one centre, so that the kernel can be evaluated between them."""
     centre = torch.tensor(inputs[-1]).mean(0)
     return tuple(kernel.features(torch.tensor(X), centre) for X in inputs)

@@ -1,4 +1,4 @@
-"""The scikit-learn face: conventions, units, inputs of every kind, mistakes."""
+"""The scikit-learn interface: conventions, units, inputs of every kind, mistakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from nearexact import GPRegressor, SGPRegressor, load
 from nearexact.gp import ExactObjective, sgpr_objective
 from nearexact.kernels import Matern32, SquaredExponential
-from tests.problems import regression
+from tests.problems import many_inputs, regression
 from tests.tensors import Allocations
 
 ESTIMATORS = [SGPRegressor, GPRegressor]
@@ -149,7 +149,7 @@ def test_fits_stop_as_soon_as_the_tighter_gap_allows() -> None:
 
 
 def test_the_two_estimators_agree(data: tuple[np.ndarray, np.ndarray]) -> None:
-    """A certified sparse model is the exact one, for all that matters."""
+    """A certified sparse model predicts as the exact one does."""
     X, y = data
     sparse, exact = SGPRegressor(random_state=0).fit(X, y), GPRegressor().fit(X, y)
     assert sparse.elbo_ == pytest.approx(exact.elbo_, abs=0.01 * len(y))
@@ -347,9 +347,7 @@ def test_diabetes_is_certified_and_beats_the_linear_model() -> None:
 
 
 def test_exact_gp_leaves_the_noise_trap() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 30))
-    y = X @ rng.normal(size=30) + rng.normal(size=200)
+    X, y = many_inputs(200, 30)
     model = GPRegressor().fit(X, y)
     assert [stage.rescues for stage in model.history_] == [0, 1]
     assert model.certificate_.verdict == "certified"

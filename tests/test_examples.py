@@ -1,4 +1,4 @@
-"""What README and `examples/` show works as shown."""
+"""What README, docs/kernels.md and `examples/` show works as shown."""
 
 from __future__ import annotations
 
@@ -32,12 +32,19 @@ def test_demo_certifies_both_data_sets_and_draws_a_picture(tmp_path: Path) -> No
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_readme_code_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("document", "n_examples"), [("README.md", 3), ("docs/kernels.md", 1)])
+def test_code_in_documents_runs(
+    document: str,
+    n_examples: int,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 3
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == n_examples
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block, document, "exec", dont_inherit=True), {"__name__": "__main__"})
         bounds = re.search(r"(-?[\d.]+) <= log marginal likelihood <= (-?[\d.]+)", capsys.readouterr().out)
         assert bounds is not None
         assert float(bounds[1]) <= float(bounds[2])

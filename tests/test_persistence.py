@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 import nearexact
 from nearexact import GPRegressor, SGPRegressor
 from nearexact.kernels import SquaredExponential
-from tests.problems import KERNELS, regression
+from tests.problems import BUILT_IN, regression
 
 X, Y = regression(60)
 NEW = np.random.default_rng(5).normal(size=(500, 3)) * 2.0
@@ -32,10 +32,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("estimator", [SGPRegressor, GPRegressor])
 def test_round_trip_to_the_bit(name: str, estimator: type[SGPRegressor], tmp_path: Path) -> None:
-    model = estimator(KERNELS[name], random_state=np.int64(3), time_limit="20s").fit(X, Y * 7.0 + 3.0)
+    model = estimator(BUILT_IN[name], random_state=np.int64(3), time_limit="20s").fit(X, Y * 7.0 + 3.0)
     model.save(tmp_path / "model.nx")
     loaded = nearexact.load(tmp_path / "model.nx")
     assert type(loaded) is estimator
@@ -146,7 +146,7 @@ def test_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
 
 
 class Bomb:
-    """Sets off when unpickled."""
+    """Says so when it is unpickled."""
 
     exploded = False
 

@@ -1,6 +1,6 @@
-"""Checked inputs: float64 tensors, or a ValueError that says what was expected and what came.
+"""Checks of inputs: they become float64 tensors, or a ValueError says what was expected and what was given.
 
-Not in `gp/`, since kernels check their inputs too and `gp/` is built on them.
+Not in `gp/`, which is built on the kernels: they check their inputs too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def as_matrix(X: Any, name: str, device: torch.device | None = None, columns: int | None = None) -> Tensor:
-    """A finite float64 matrix [N, D] from a tensor, array or nested list, or a ValueError that says what came."""
+    """A finite float64 matrix [N, D] from a tensor, array or nested list."""
     matrix = as_float64(X, name, "matrix", device)
     if matrix.ndim != 2 or matrix.shape[1] == 0:
         raise ValueError(f"{name} must be a matrix with at least one column, got shape {tuple(matrix.shape)}")
@@ -23,13 +23,15 @@ def as_matrix(X: Any, name: str, device: torch.device | None = None, columns: in
 
 
 def as_float64(values: Any, name: str, what: str, device: torch.device | None = None) -> Tensor:
-    """A finite float64 tensor. Shares memory with what came where possible."""
+    """A finite float64 tensor, which shares memory with the values where possible; errors call it `what`."""
     try:
         if not isinstance(values, Tensor):
             array = np.asarray(values)
             if array.dtype.kind not in "fiub" and not (array.dtype.kind == "O" and array.size):
                 raise ValueError(f"its type is {array.dtype}")
-            values = torch.from_numpy(np.require(array, np.float64, ["C", "W"]))  # torch wants writeable, native memory
+            values = torch.from_numpy(
+                np.require(array, np.float64, ["C", "W"])
+            )  # torch needs writeable memory in native byte order
         elif values.is_complex():
             raise ValueError(f"its type is {values.dtype}")
         tensor: Tensor = values.detach().to(dtype=torch.float64, device=device)
@@ -42,9 +44,9 @@ def as_float64(values: Any, name: str, what: str, device: torch.device | None = 
 
 
 def as_training_data(X: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """X [N, D] and y [N] as finite float64 tensors on X's device, or a ValueError that says what came.
+    """X [N, D] and y [N] as finite float64 tensors on X's device.
 
-    X is not copied if it need not be: it must not be changed while what is made from it is in use.
+    X is copied only if it has to be converted, so it must not be changed while the result is in use; y is copied.
     """
     inputs = as_matrix(X, "X")
     targets = as_float64(y, "y", "vector", inputs.device).clone()

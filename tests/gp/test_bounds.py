@@ -7,34 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nearexact.gp import gpr_objective, greedy_variance, sgpr_objective
 from nearexact.kernels import Kernel
+from tests.gp.helpers import Problem, problems, slack
 from tests.problems import KERNELS
-
-Problem = tuple[Kernel, float, np.ndarray, np.ndarray, int]
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> Problem:
-    """A kernel with random parameters, a noise variance, data that need not look like a GP, and a number of points."""
-    kernel = draw(st.sampled_from(list(KERNELS.values())))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    n = draw(st.integers(2, 40))
-    X = rng.normal(size=(n, 3)) * draw(st.sampled_from([0.1, 1.0, 5.0]))
-    if draw(st.booleans()):
-        X[n // 2 :] = X[: n - n // 2]  # duplicated rows
-    y = rng.normal(size=n) * draw(st.sampled_from([0.01, 1.0, 10.0]))
-    changed = {name: value * np.exp(rng.normal(size=value.shape)) for name, value in kernel.parameters.items()}
-    return kernel.with_parameters(changed), draw(st.sampled_from([1e-4, 0.01, 1.0])), X, y, draw(st.integers(1, n))
-
-
-def slack(problem: Problem, lml: float) -> float:
-    """Rounding errors of a log likelihood: eps times the condition number of K + sI, relative to its size."""
-    kernel, s, X, _, _ = problem
-    condition = 1.0 + kernel.diag(X).sum() / s
-    return (1e-8 + 10.0 * np.finfo(float).eps * condition) * (1.0 + abs(lml))
 
 
 @settings(max_examples=300, deadline=None)

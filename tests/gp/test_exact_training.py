@@ -11,21 +11,12 @@ import torch
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Stage
 from nearexact.gp.exact_training import exact_memory
 from nearexact.kernels import SquaredExponential
-from tests.gp.test_training import standardised
-from tests.problems import KERNELS
+from tests.problems import KERNELS, many_inputs, standardised
 from tests.tensors import Allocations
 
 
-def many_inputs() -> tuple[np.ndarray, np.ndarray]:
-    """30 inputs that all matter a little: from unit lengthscales, every row is far from every other."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 30))
-    y = X @ rng.normal(size=30) + rng.normal(size=200)
-    return X, (y - y.mean()) / y.std()
-
-
 def test_finds_an_optimum_and_leaves_the_noise_trap() -> None:
-    X, y = many_inputs()
+    X, y = many_inputs(200, 30)
     training = ExactTraining(SquaredExponential(), X, y)
     training.run()
     assert [stage.rescues for stage in training.history] == [0, 1]
@@ -81,7 +72,7 @@ def test_time_limit_is_kept_within_one_evaluation(limit: float, monkeypatch: pyt
 
 
 def test_a_second_start_that_fails_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = many_inputs()
+    X, y = many_inputs(200, 30)
     evaluate, broken = ExactObjective.__call__, [False]
 
     def failing(objective: ExactObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -103,7 +94,7 @@ def test_a_stage_may_end_the_training() -> None:
     def stop(stage: Stage, posterior: ExactPosterior) -> str:
         return "enough"
 
-    X, y = many_inputs()
+    X, y = many_inputs(200, 30)
     training = ExactTraining(SquaredExponential(), X, y, on_stage=stop)
     training.run()
     assert len(training.history) == 1

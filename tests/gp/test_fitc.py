@@ -11,9 +11,18 @@ from scipy.stats import multivariate_normal
 from nearexact.gp import gpr_objective
 from nearexact.gp.fitc import FitcObjective
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern32, SquaredExponential
+from tests.gp.dense import q_matrix
+from tests.kernels.formulas import Gibbs, RationalQuadratic
 
-KERNELS = [SquaredExponential(0.8, 1.3), Matern32(1.1, 0.7), ArcCosine(order=1), SquaredExponential() + Linear()]
-NOISE = 0.05
+KERNELS = [
+    SquaredExponential(0.8, 1.3),
+    Matern32(1.1, 0.7),
+    ArcCosine(order=1),
+    SquaredExponential() + Linear(),
+    RationalQuadratic(0.8, 1.3),
+    Gibbs(0.8, 0.2) * Linear(),
+]
+NOISE, JITTER = 0.05, 1e-10
 
 
 def problem(n: int = 60, m: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -24,7 +33,7 @@ def problem(n: int = 60, m: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 def dense(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Q_XX, and the noise of each row."""
-    Q = kernel(X, Z) @ np.linalg.solve(kernel(Z) + 1e-10 * np.eye(len(Z)), kernel(Z, X))
+    Q = q_matrix(kernel, X, Z, JITTER)
     return Q, np.diag(kernel(X) - Q) + NOISE
 
 
@@ -55,7 +64,7 @@ def test_predictions_are_the_conditional_of_the_joint_gaussian() -> None:
     posterior = FitcObjective(kernel, NOISE, X, y, Z).factorise(kernel, NOISE).posterior()
     mean, variance = posterior.predict(new)
     Q, noise = dense(kernel, X, Z)
-    cross = kernel(new, Z) @ np.linalg.solve(kernel(Z) + 1e-10 * np.eye(len(Z)), kernel(Z, X))
+    cross = kernel(new, Z) @ np.linalg.solve(kernel(Z) + JITTER * np.eye(len(Z)), kernel(Z, X))
     solve = np.linalg.solve(Q + np.diag(noise), np.column_stack([y, cross.T]))
     np.testing.assert_allclose(mean, cross @ solve[:, 0], atol=1e-7)
     np.testing.assert_allclose(variance, kernel.diag(new) - (cross * solve[:, 1:].T).sum(1), atol=1e-7)

@@ -10,40 +10,8 @@ from hypothesis import strategies as st
 
 from nearexact.gp import greedy_variance, inducing, select
 from nearexact.kernels import Kernel, Linear, Matern12, Matern32, SquaredExponential
+from tests.gp.helpers import literal, residuals_along
 from tests.problems import KERNELS, SIMPLE
-
-
-def literal(kernel: Kernel, X: np.ndarray, m: int, seed: int) -> np.ndarray:
-    """Pivoted Cholesky one column at a time, ties to the lowest position in a permutation drawn from the seed."""
-    order = np.random.default_rng(seed).permutation(len(X))
-    X = X[order]
-    residual, factor, pivots = kernel.diag(X).copy(), np.zeros((len(X), m)), []
-    least = 1e-12 * residual.max()
-    for j in range(m):
-        best = int(np.argmax(residual))
-        if residual[best] <= least:
-            break
-        column = kernel(X, X[best : best + 1])[:, 0] - factor[:, :j] @ factor[best, :j]
-        factor[:, j] = column / np.sqrt(residual[best])
-        residual -= factor[:, j] ** 2
-        residual[best] = -1.0
-        pivots.append(best)
-    return order[pivots]
-
-
-def residuals_along(kernel: Kernel, X: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each pivot its own residual variance given those before it, and the largest of all rows."""
-    residual, factor = kernel.diag(X).copy(), np.zeros((len(X), len(indices)))
-    own, largest = [], []
-    for j, pivot in enumerate(indices):
-        own.append(residual[pivot])
-        largest.append(residual.max())
-        if residual[pivot] > 0.0:
-            column = kernel(X, X[pivot : pivot + 1])[:, 0] - factor[:, :j] @ factor[pivot, :j]
-            factor[:, j] = column / np.sqrt(residual[pivot])
-            residual = residual - factor[:, j] ** 2
-        residual[pivot] = 0.0
-    return np.array(own), np.array(largest)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
@@ -89,7 +57,7 @@ def test_with_ties_every_pivot_is_as_good_as_the_best(kernel: Kernel, X: np.ndar
 
 
 def test_equal_variances_are_taken_in_the_order_of_the_permutation() -> None:
-    """K = I: every residual ties until it is taken. The candidates alone must know, block after block."""
+    """K = I: all residuals are equal until their row is taken, so that only the permutation decides."""
     X = 100.0 * np.arange(2000.0)[:, None]
     for seed in (0, 1):
         order = np.random.default_rng(seed).permutation(len(X))
@@ -137,7 +105,7 @@ def test_an_extension_continues_the_selection(kernel: Kernel) -> None:
 
 
 def test_an_extension_keeps_points_chosen_for_other_hyperparameters() -> None:
-    """Copies among the given points add nothing, but they stay."""
+    """Copies among the given points add nothing to the factor, but stay selected."""
     X = np.random.default_rng(2).normal(size=(900, 3))
     X[800:] = X[:100]
     start = np.concatenate([greedy_variance(Matern12(0.1), X[:800], 150, seed=1), [800, 801, 802]])

@@ -47,13 +47,13 @@ def test_restarts_where_a_region_cannot_be_evaluated(failure: str) -> None:
 
 
 def test_first_step_into_failure_is_shortened_until_it_succeeds() -> None:
-    """SciPy always tries a first step of length 1; here everything further than 1e-3 from known points fails."""
-    known = [np.zeros(2)]
+    """SciPy always tries a first step of length 1; here everything further than 1e-3 from evaluated points fails."""
+    evaluated = [np.zeros(2)]
 
     def narrow(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        if min(np.abs(theta - point).max() for point in known) > 1e-3:
+        if min(np.abs(theta - point).max() for point in evaluated) > 1e-3:
             return math.nan, np.zeros(2)
-        known.append(theta.copy())
+        evaluated.append(theta.copy())
         return float(((theta - 0.01) ** 2).sum()), 2.0 * (theta - 0.01)
 
     result = minimise(narrow, np.zeros(2), settings=LBFGSSettings(ftol=0.0, gtol=1e-7))

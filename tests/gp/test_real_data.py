@@ -10,7 +10,7 @@ import pytest
 
 from nearexact.gp import gpr_objective, greedy_variance, sgpr_objective, tighten_bounds
 from nearexact.kernels import SquaredExponential
-from tests.gp.test_inducing import literal
+from tests.gp.helpers import literal
 
 pytestmark = [
     pytest.mark.slow,

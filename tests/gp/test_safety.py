@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,19 +11,9 @@ import torch
 from nearexact.gp import NumericalError, Numerics, Repairs, SparseObjective, gpr_objective, minimise, sgpr_objective
 from nearexact.gp.safety import clamp_residuals, clamp_variances, jittered_cholesky, repair_trace
 from nearexact.kernels import Kernel, Linear, Matern12, SquaredExponential
-from nearexact.kernels.base import Form, Tensors
-from nearexact.kernels.stationary import SquaredExponentialForm
 from tests.gp import dense
+from tests.gp.helpers import Dented, assert_gradient_is_right, dented_q
 from tests.problems import regression
-
-
-def assert_gradient_is_right(objective, theta: np.ndarray, step: float = 1e-3, rel: float = 1e-3, which=None) -> None:  # type: ignore[no-untyped-def]
-    _, gradient = objective(theta)
-    for i in which or range(len(theta)):
-        change = np.zeros_like(theta)
-        change[i] = step
-        expected = (objective(theta + change)[0] - objective(theta - change)[0]) / (2 * step)
-        assert gradient[i] == pytest.approx(expected, rel=rel, abs=rel * np.abs(gradient).max())
 
 
 def test_duplicated_inducing_points() -> None:
@@ -87,10 +76,10 @@ def test_noise_at_its_floor(variance: float) -> None:
 
 
 def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
-    """A huge variance and Z = X: tr(K − Q) is zero but for rounding, whose sign depends on everything."""
+    """With a huge variance and Z = X, tr(K − Q) is nothing but rounding errors, of either sign."""
     X = np.linspace(-1.0, 1.0, 30)[:, None]
     y = np.sin(3.0 * X[:, 0])
-    found = 0
+    repaired = 0
     for lengthscale in np.linspace(0.05, 0.5, 40):
         kernel = SquaredExponential([lengthscale], 1e6)
         objective = sgpr_objective(kernel, 0.1, X, y, X)
@@ -99,7 +88,7 @@ def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
         assert model.trace == 0.0 if model.trace_repaired else model.trace >= 0.0
         if not model.trace_repaired:
             continue
-        found += 1
+        repaired += 1
         # Without its trace the bound is the Gaussian log density with covariance Q + sI, here that of the exact GP.
         exact = gpr_objective(kernel, 0.1, X, y)
         lml, by_parameter, by_noise = exact.value_and_gradient(kernel, 0.1)
@@ -109,23 +98,7 @@ def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
         assert ours_by_noise == pytest.approx(by_noise, rel=1e-4)
         for name in ("lengthscales", "variance"):
             assert torch.allclose(ours_by_parameter[name], by_parameter[name], rtol=1e-3)
-    assert found >= 2
-
-
-class DentedForm(SquaredExponentialForm):
-    """k(x, x) a little too small, so that q(z, z) > k(z, z) at inducing points by far more than rounding noise."""
-
-    def diagonal(self, p: Tensors, A: torch.Tensor) -> torch.Tensor:
-        return super().diagonal(p, A) * 0.9997
-
-    def diagonal_vjp(self, p: Tensors, A: torch.Tensor, weights: torch.Tensor) -> Tensors:
-        return super().diagonal_vjp(p, A, weights * 0.9997)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Dented(SquaredExponential):
-    def _form(self) -> Form:
-        return DentedForm()
+    assert repaired >= 2
 
 
 @pytest.mark.parametrize("memory_limit", ["1GB", "500kB"])
@@ -148,12 +121,6 @@ def test_negative_residuals_are_clamped_counted_and_constant(memory_limit: str) 
     assert_gradient_is_right(objective, objective.theta0, step=1e-5, rel=1e-6, which=[0, 1, 2, 4])
 
 
-def dented_q(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    K_ZZ = kernel(Z)
-    np.fill_diagonal(K_ZZ, kernel.diag(Z) + 1e-10)
-    return kernel(X, Z) @ np.linalg.solve(K_ZZ, kernel(Z, X))
-
-
 def test_residual_clamping_rule() -> None:
     repairs = Repairs()
     assert clamp_residuals(torch.tensor([0.5, 0.0]), 1.5, repairs).tolist() == [0.5, 0.0]
@@ -163,7 +130,7 @@ def test_residual_clamping_rule() -> None:
 
 
 def test_residuals_beyond_repair_make_the_tight_bound_nan_but_not_the_elbo() -> None:
-    """Points are explained by more than they vary; one that is not explained at all makes up for it in the trace."""
+    """q(x, x) > k(x, x) at some rows, while a row far from all inducing points keeps the trace positive."""
     X = np.concatenate([np.linspace(-1.0, 1.0, 200), [50.0]])[:, None]
     y = np.sin(3.0 * X[:, 0])
     kernel = SquaredExponential([1.0], 1e10)
@@ -264,7 +231,7 @@ def test_negative_variances_are_clamped_and_counted() -> None:
 
 
 def test_nan_in_the_middle_of_a_line_search_restarts_the_optimiser() -> None:
-    """A real objective that turns NaN where L-BFGS likes to go: training ends where the untouched one does."""
+    """An objective that is NaN in places that L-BFGS visits: training ends at the optimum that it reaches without."""
     X, y = regression(120)
     objective = sgpr_objective(SquaredExponential(), 0.01, X, y, X[:30])
     free = minimise(objective, objective.theta0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 
-import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -14,6 +13,7 @@ from nearexact.gp import Numerics, SparseObjective, linalg, memory, sgpr_objecti
 from nearexact.gp import sparse as sparse_module
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, SquaredExponential
 from tests.gp import dense
+from tests.gp.helpers import GPyTorchSGPR
 from tests.problems import KERNELS, regression
 from tests.tensors import Allocations
 
@@ -115,34 +115,6 @@ def test_theta_is_the_point_at_which_it_was_made() -> None:
     ]
 
 
-class GPyTorchSGPR(gpytorch.models.ExactGP):  # type: ignore[misc]
-    def __init__(self, X: torch.Tensor, y: torch.Tensor, Z: torch.Tensor, kernel: SquaredExponential, s: float) -> None:
-        super().__init__(X, y, gpytorch.likelihoods.GaussianLikelihood())
-        base = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=X.shape[1]))
-        self.mean_module = gpytorch.means.ZeroMean()
-        self.covar_module = gpytorch.kernels.InducingPointKernel(base, Z.clone(), self.likelihood)
-        self.double()
-        base.base_kernel.lengthscale = torch.tensor(kernel.parameters["lengthscales"])
-        base.outputscale = torch.tensor(kernel.parameters["variance"])
-        self.likelihood.noise = torch.tensor(s, dtype=torch.float64)
-
-    def forward(self, X: torch.Tensor) -> gpytorch.distributions.MultivariateNormal:
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(X), self.covar_module(X))
-
-    def elbo_and_gradient(self) -> tuple[float, dict[str, np.ndarray]]:
-        X, y = self.train_inputs[0], self.train_targets
-        self.train()
-        elbo = gpytorch.mlls.ExactMarginalLogLikelihood(self.likelihood, self)(self(X), y) * len(y)
-        elbo.backward()
-        base = self.covar_module.base_kernel
-        raw = {
-            "lengthscales": base.base_kernel.raw_lengthscale,
-            "variance": base.raw_outputscale,
-            "noise": self.likelihood.noise_covar.raw_noise,
-        }
-        return float(elbo.detach()), {n: (r.grad / torch.sigmoid(r)).detach().numpy().ravel() for n, r in raw.items()}
-
-
 @every_way
 def test_value_and_gradient_equal_gpytorchs(numerics: Numerics) -> None:
     X, y = regression(400)
@@ -188,11 +160,11 @@ def test_memory_limit_changes_nothing_but_memory(kernel: Kernel, bound: str) -> 
     assert not scarce.plan.keeps_v
     assert scarce.plan.rows < plenty.plan.rows
     value, gradient = plenty(plenty.theta0)
-    with Allocations() as made:
+    with Allocations() as allocations:
         limited_value, limited_gradient = scarce(scarce.theta0)
     assert limited_value == pytest.approx(value, rel=1e-10)
     assert np.allclose(limited_gradient, gradient, rtol=1e-8, atol=1e-10 * np.abs(gradient).max())
-    assert made.largest_elements * 8 < 4e6 < n * m * 8  # no array of size [N, M], nor anything near it
+    assert allocations.largest_elements * 8 < 4e6 < n * m * 8  # no array of size [N, M], nor anything near it
     assert scarce.value(scarce.factorise(*scarce.layout.unpack(scarce.theta0))) == pytest.approx(-value, rel=1e-10)
 
 
@@ -202,9 +174,9 @@ def test_no_array_is_larger_than_n_by_m(numerics: Numerics, bound: str) -> None:
     n, m = 3000, 50
     X, y = regression(n)
     objective = SparseObjective(SquaredExponential(), NOISE, X, y, X[:m], bound=bound, numerics=numerics)
-    with Allocations() as made:
+    with Allocations() as allocations:
         objective(objective.theta0)
-    assert made.largest_elements <= n * m
+    assert allocations.largest_elements <= n * m
 
 
 @every_kernel
@@ -219,11 +191,11 @@ def test_what_is_alive_at_once_stays_within_the_limit(
 ) -> None:
     X, y = regression(n)
     X, y = torch.tensor(X), torch.tensor(y)  # the data themselves do not count
-    with Allocations() as made:
+    with Allocations() as allocations:
         objective = SparseObjective(kernel, NOISE, X, y, X[:m], bound=bound, memory_limit=limit, numerics=numerics)
         objective(objective.theta0)
         objective.factorise(*objective.layout.unpack(objective.theta0), residuals=True)
-    assert made.peak_bytes - 8 * (X.numel() + len(y)) <= limit
+    assert allocations.peak_bytes - 8 * (X.numel() + len(y)) <= limit
 
 
 def test_a_memory_limit_too_small_for_the_points_is_refused() -> None:

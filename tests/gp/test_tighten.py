@@ -28,7 +28,7 @@ from nearexact.gp.log_determinant import Moments, unexplained
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.kernels import Kernel, Matern12, SquaredExponential
 from tests.gp import dense
-from tests.gp.test_bounds import Problem, problems, slack
+from tests.gp.helpers import Problem, problems, slack
 from tests.problems import KERNELS, regression
 from tests.tensors import Allocations
 
@@ -139,10 +139,10 @@ def test_moments_are_those_of_the_dense_matrices(kernel: Kernel, rows: int) -> N
     Q = dense.q_matrix(kernel, X, X[:4], f.jitter)
     A = np.linalg.solve(Q + NOISE * np.eye(64), kernel(X) - Q)
     shares: list[float] = []
-    found = unexplained(objective, f, rows=rows, on_share=shares.append)
-    assert found.n == 64
-    assert found.first == pytest.approx(np.trace(A), rel=1e-6, abs=1e-7)
-    assert found.second == pytest.approx(np.trace(A @ A), rel=1e-6, abs=1e-7)
+    moments = unexplained(objective, f, rows=rows, on_share=shares.append)
+    assert moments.n == 64
+    assert moments.first == pytest.approx(np.trace(A), rel=1e-6, abs=1e-7)
+    assert moments.second == pytest.approx(np.trace(A @ A), rel=1e-6, abs=1e-7)
     assert shares == sorted(shares)
     assert 0.0 <= shares[0] <= shares[-1] < 1.0
 
@@ -172,9 +172,9 @@ def test_nothing_of_size_n_by_n_is_stored() -> None:
     X, y = (torch.tensor(part) for part in regression(n))
     for kernel in (SquaredExponential([1.0] * 3), Matern12([1.0] * 3)):
         objective, f = sparse(kernel, NOISE, X, y, X[:m])
-        with Allocations() as made:
+        with Allocations() as allocations:
             tighten_bounds(objective, f, iterations=3)
-        assert made.largest_elements <= log_determinant.BLOCK_ROWS**2 < n * n / 8
+        assert allocations.largest_elements <= log_determinant.BLOCK_ROWS**2 < n * n / 8
 
 
 def test_iterations_end_by_themselves() -> None:
@@ -195,11 +195,11 @@ def test_iterations_end_by_themselves() -> None:
 def test_no_iterations_cost_nothing() -> None:
     X, y = regression(400)
     objective, f = sparse(SquaredExponential([1.0] * 3), NOISE, X, y, X[:50])
-    with Allocations() as made:
+    with Allocations() as allocations:
         result = tighten_bounds(objective, f, iterations=0)
     assert result.bounds == f.bounds
     assert result.iterations == 0
-    assert made.largest_elements <= 400 * 50
+    assert allocations.largest_elements <= 400 * 50
 
 
 def test_time_limit_is_kept_and_what_was_proved_remains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +220,10 @@ def test_time_limit_is_kept_and_what_was_proved_remains(monkeypatch: pytest.Monk
     assert whole.seconds == blocks * whole.iterations + 1  # and the moments have a block of their own
     gaps = []
     for limit in (0.0, 3.0, 6.5, 20.0, blocks * whole.iterations - 1.0):
-        began, steps = now[0], []
+        started, steps = now[0], []
         result = tighten_bounds(objective, f, time_limit=limit, clock=lambda: now[0], on_iteration=steps.append)
         assert not result.finished
-        assert now[0] - began <= limit + 3.0  # blocks between two looks at the clock
+        assert now[0] - started <= limit + 3.0  # blocks between two looks at the clock
         assert result.iterations == len(steps) == int(limit // blocks)
         assert result.bounds == (steps[-1].bounds if steps else f.bounds)
         gaps.append(result.bounds.upper - result.bounds.lower)

@@ -111,9 +111,9 @@ def test_stationary_gradients_build_no_three_dimensional_array(name: str) -> Non
     n, m, d = 300, 80, 3
     rng = np.random.default_rng(0)
     A, B = features(SIMPLE[name], rng.normal(size=(n, d)), rng.normal(size=(m, d)))
-    with Allocations() as made:
+    with Allocations() as allocations:
         SIMPLE[name].cross_vjp(A, B, torch.ones(n, m, dtype=torch.float64))
-    assert n * m <= made.largest_elements < 1.01 * n * m
+    assert n * m <= allocations.largest_elements < 1.01 * n * m
 
 
 @every_kernel

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Periodic, SquaredExponential
+from tests.kernels.formulas import RationalQuadratic
+from tests.problems import features
+from tests.tensors import Allocations
 
 
 def test_a_scalar_is_broadcast_over_the_inputs() -> None:
@@ -124,3 +127,19 @@ def test_only_kernels_can_be_added() -> None:
         SquaredExponential() + 1.0  # type: ignore[operator]
     with pytest.raises(TypeError):
         SquaredExponential() * 2.0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [SquaredExponential(), Matern12(), Periodic(), Linear(), ArcCosine(1), RationalQuadratic(), Matern12() + Linear()],
+    ids=repr,
+)
+def test_no_array_grows_with_the_square_of_the_number_of_columns(kernel: Kernel) -> None:
+    n, m, d = 20, 5, 2000
+    X = np.random.default_rng(0).normal(size=(n, d))
+    kernel = kernel.for_inputs(d)
+    with Allocations() as allocations:
+        A, B = features(kernel, X, X[:m])
+        kernel.cross_vjp(A, B, kernel.cross(A, B))
+        kernel.diagonal_vjp(A, kernel.diagonal(A))
+    assert allocations.largest_elements <= n * (4 * d + 2)

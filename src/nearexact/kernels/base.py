@@ -1,9 +1,10 @@
 """What every kernel can do: be evaluated, differentiated, printed, added and multiplied.
 
-A kernel is an immutable value: named positive parameters and a form, the mathematics that uses them. The public face
-(`__call__`, `diag`, `parameters`) takes arrays of any kind and returns the kind that came in. The fast face is what
-`nearexact.gp` works with, on float64 tensors: `features` is whatever of the inputs does not depend on the parameters,
-computed once for a data set, and `against` is k(·, z) for fixed z, prepared once for a sweep over the data.
+A kernel is an immutable value: named positive parameters, and the mathematics that uses them, as a `formula` that torch
+differentiates or as a hand-written `Form` that is faster. The interface for users (`__call__`, `diag`, `parameters`)
+takes NumPy arrays or tensors and returns the kind that came in. The interface for the models in `nearexact.gp` works on
+float64 tensors: `features` is what can be computed from the inputs before the parameters are known, once for a data
+set, and `against` is k(·, z) for fixed z, prepared once for a sweep over the data.
 """
 
 from __future__ import annotations
@@ -11,77 +12,55 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearexact.kernels.autodiff import FormulaForm
+from nearexact.kernels.form import Cross, Form, Tensors, add_to, quadratic_features, with_diagonal
 from nearexact.typing import FloatArray
 from nearexact.validation import as_matrix
 
 if TYPE_CHECKING:
     from nearexact.kernels.composite import Composite
 
+__all__ = ["Cross", "Form", "Kernel", "Tensors", "add_to", "as_kernel", "with_diagonal"]
 
-Tensors = dict[str, Tensor]
 Array = TypeVar("Array", Tensor, npt.NDArray[Any])
-
-
-class Cross(Protocol):
-    """k(·, z) for M fixed rows z: values for chunks of rows x, and the gradient of a sum over all chunks."""
-
-    def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
-        """K [N, M] for rows x with features A [N, F], written into `out` if given."""
-
-    def add_adjoint(
-        self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
-    ) -> None:
-        """Add Σ_nm K_bar[n, m] k(x_n, z_m) to what is differentiated. May overwrite K_bar and `scratch`, [N, M].
-
-        `holds_values` says that `scratch` is what `values` returned for A, which may save computing it again.
-        """
-
-    def gradients(self) -> Tensors:
-        """Derivatives of what has been added so far, by parameter name."""
-
-
-class Form(Protocol):
-    """The mathematics of a kernel: functions of parameters `p` (by name) and features. No state."""
-
-    @property
-    def uses_differences(self) -> bool:
-        """Whether inputs may be shifted: then they are measured from a centre, so that an offset costs no digits."""
-
-    @property
-    def temporaries(self) -> int:
-        """How many [N, M] arrays its values and gradients make besides their arguments, at most at once."""
-
-    def against(self, p: Tensors, B: Tensor) -> Cross:
-        """k(·, z) for the rows z with features B [M, F]."""
-
-    def diagonal(self, p: Tensors, A: Tensor) -> Tensor:
-        """The values k(x_n, x_n), [N]."""
-
-    def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
-        """Σ_n weights[n] ∂k(x_n, x_n)/∂p for each parameter."""
 
 
 class Kernel:
     """A positive semi-definite function k(x, z) of two rows of inputs.
 
-    A kernel is a frozen dataclass whose fields are its parameters, and whose `_form` computes. Every parameter may have
-    one value per input (a scalar is broadcast over the inputs) except those listed in `shared`.
+    A kernel is a frozen dataclass with its parameters as fields and a `formula`; docs/kernels.md has an example. Every
+    parameter may have one value per input (a scalar is broadcast over the inputs) except those listed in `shared`.
     """
 
     shared: ClassVar[frozenset[str]] = frozenset({"variance", "bias_variance"})
     settings: ClassVar[tuple[str, ...]] = ()  # fields that are not parameters, such as an order
+    # Whether k(x, z) depends on x − z alone: then inputs are measured from a centre, so that an offset costs no digits.
+    stationary: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        # Kernels are compared, hashed and printed by the methods below; a dataclass would make its own, which cannot
+        # compare arrays, unless the class itself has them.
+        for name in ("__eq__", "__hash__", "__repr__"):
+            setattr(cls, name, getattr(cls, name))
 
     def __post_init__(self) -> None:
         for name in self._parameter_names():
             value = _positive(name, getattr(self, name), per_input=name not in self.shared)
-            object.__setattr__(self, name, value)  # the dataclass is frozen for everybody else
+            object.__setattr__(self, name, value)  # since the dataclass is frozen
+
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        """K [N, M] between the rows of X [N, D] and Z [M, D], by torch operations that can be differentiated.
+
+        `p` has the parameters by name, as tensors of shape [], or [D] where there is one value per input.
+        """
+        raise TypeError(f"{type(self).__name__} must define formula(self, p, X, Z)")
 
     # ---- for users -------------------------------------------------------------------------------------------------
 
@@ -122,7 +101,7 @@ class Kernel:
         return self.with_parameters({name: np.broadcast_to(value, n_inputs) for name, value in per_input.items()})
 
     def __add__(self, other: Kernel) -> Composite:
-        from nearexact.kernels.composite import Composite  # a composite is itself a kernel: the modules need each other
+        from nearexact.kernels.composite import Composite  # here, since that module needs this one
 
         return Composite("+", (self, other)) if isinstance(other, Kernel) else NotImplemented
 
@@ -139,15 +118,12 @@ class Kernel:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Kernel) or type(other) is not type(self):
             return NotImplemented
-        mine, theirs = self.parameters, other.parameters
-        return (
-            self._setting_values() == other._setting_values()
-            and mine.keys() == theirs.keys()
-            and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+        return self._setting_values() == other._setting_values() and all(
+            np.array_equal(value, other.parameters[name]) for name, value in self.parameters.items()
         )
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
-        return self  # nothing in it can change
+        return self  # kernels are immutable
 
     def __hash__(self) -> int:
         return hash((type(self), *(value.tobytes() for value in self.parameters.values())))
@@ -155,8 +131,11 @@ class Kernel:
     # ---- for the models: float64 tensors, parameters already one per input -----------------------------------------
 
     def features(self, X: Tensor, centre: Tensor) -> Tensor:
-        """What of X [N, D] does not depend on parameters, row by row: [N, F]. Rows that meet need the same centre."""
-        return quadratic_features(X - centre if self._form().uses_differences else X)
+        """What can be computed from each row of X [N, D] without the parameters: [N, F].
+
+        Rows between which the kernel is evaluated need features with the same centre.
+        """
+        return quadratic_features(X - centre if self.stationary else X)
 
     @property
     def temporaries(self) -> int:
@@ -190,7 +169,8 @@ class Kernel:
         return self._form().diagonal_vjp(self._tensors(A), A, weights)
 
     def _form(self) -> Form:
-        raise TypeError(f"{type(self).__name__} must define _form")
+        """The mathematics. Kernels with gradients written by hand return a form of their own."""
+        return FormulaForm(self.formula, self.stationary)
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
@@ -210,38 +190,6 @@ class Kernel:
         unknown = sorted(set(values) - set(self.parameters))
         if unknown:
             raise ValueError(f"this kernel has the parameters {list(self.parameters)}, got {unknown}")
-
-
-def add_to(total: Tensors, term: Tensors) -> None:
-    """Add gradients by name."""
-    for name, value in term.items():
-        total[name] = total[name] + value if name in total else value
-
-
-def with_diagonal(K: Tensor, diagonal: Tensor) -> Tensor:
-    """K with this diagonal, in place."""
-    K.diagonal().copy_(diagonal)
-    return K
-
-
-def quadratic_features(X: Tensor) -> Tensor:
-    """[x², x, 1], [N, 2D + 1]: products with these give squared distances and inner products with any weights."""
-    d = X.shape[1]
-    features = X.new_empty(len(X), 2 * d + 1)
-    torch.mul(X, X, out=features[:, :d])
-    features[:, d:-1] = X
-    features[:, -1] = 1.0
-    return features
-
-
-def squares(A: Tensor) -> Tensor:
-    """The columns x² of quadratic features: [N, D]."""
-    return A[:, : A.shape[1] // 2]
-
-
-def inputs(A: Tensor) -> Tensor:
-    """The columns x of quadratic features: [N, D]."""
-    return A[:, A.shape[1] // 2 : -1]
 
 
 def _positive(name: str, value: npt.ArrayLike, *, per_input: bool) -> FloatArray:

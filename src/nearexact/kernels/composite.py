@@ -11,13 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Cross, Kernel, Tensors
+from nearexact.kernels.base import Kernel
+from nearexact.kernels.form import Cross, Tensors
 from nearexact.typing import FloatArray
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Composite(Kernel):
-    """The sum or the product of kernels; made by `a + b` and `a * b`."""
+    """The sum or the product of kernels: `a + b` or `a * b`."""
 
     operation: Literal["+", "*"]
     parts: tuple[Kernel, ...]
@@ -27,6 +28,7 @@ class Composite(Kernel):
             raise ValueError(f'kernels are combined by "+" or "*", got {self.operation!r} and {self.parts!r}')
         same = [p.parts if isinstance(p, Composite) and p.operation == self.operation else (p,) for p in self.parts]
         object.__setattr__(self, "parts", tuple(part for group in same for part in group))
+        object.__setattr__(self, "stationary", all(part.stationary for part in self.parts))
 
     @property
     def parameters(self) -> dict[str, FloatArray]:
@@ -38,7 +40,7 @@ class Composite(Kernel):
         for full_name, value in values.items():
             position, name = full_name.split(".", 1)
             by_part[int(position)][name] = value
-        changed = (part.with_parameters(mine) for part, mine in zip(self.parts, by_part, strict=True))
+        changed = (part.with_parameters(part_values) for part, part_values in zip(self.parts, by_part, strict=True))
         return type(self)(self.operation, tuple(changed))
 
     def for_inputs(self, n_inputs: int) -> Self:
@@ -61,7 +63,7 @@ class Composite(Kernel):
 
     @property
     def temporaries(self) -> int:
-        per_part = 1 if self.operation == "+" else 3  # an adjoint; a value and the product of the others
+        per_part = 1 if self.operation == "+" else 3  # an adjoint, and for products also values of this and other parts
         return per_part * len(self.parts) + max(part.temporaries for part in self.parts)
 
     def against(self, B: Tensor) -> Cross:
@@ -79,11 +81,13 @@ class Composite(Kernel):
         return _named([part.diagonal_vjp(a, bar) for (part, a), bar in zip(parts, bars, strict=True)])
 
     def split(self, A: Tensor) -> tuple[Tensor, ...]:
-        """The columns of features that belong to each part; all simple kernels have equally many."""
+        """The columns of features that belong to each part. All kernels but composites have equally many."""
         return torch.split(A, [_leaves(part) * A.shape[1] // _leaves(self) for part in self.parts], dim=1)
 
 
 class CompositeCross:
+    """k(·, z) of a sum or product."""
+
     def __init__(self, kernel: Composite, B: Tensor) -> None:
         self.kernel = kernel
         self.crosses = [part.against(b) for part, b in zip(kernel.parts, kernel.split(B), strict=True)]
@@ -117,13 +121,15 @@ class CompositeCross:
 
 
 def _products_of_others(factors: list[Tensor]) -> list[Tensor]:
-    """For each factor the product of the others: no division, so zeros are allowed."""
+    """For each factor the product of the others, without division, since factors may be zero."""
     return [reduce(torch.mul, factors[:i] + factors[i + 1 :]) for i in range(len(factors))]
 
 
 def _leaves(kernel: Kernel) -> int:
+    """How many kernels that are not composites are in it."""
     return sum(map(_leaves, kernel.parts)) if isinstance(kernel, Composite) else 1
 
 
 def _named(gradients: list[Tensors]) -> Tensors:
+    """Gradients of all parts under the names that their parameters have in the composite."""
     return {f"{i}.{name}": value for i, part in enumerate(gradients) for name, value in part.items()}

@@ -15,11 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Cross, Form, Kernel, Tensors, add_to, squares
+from nearexact.kernels.base import Kernel
+from nearexact.kernels.form import Cross, Form, Tensors, add_to, squares
 
-# Where the angle between two inputs is tiny its cosine has lost the angle's digits: such pairs are computed again from
-# differences of unit vectors. Below NO_ANGLE the step kernel's slope 1/sin is left out: its contribution to a
-# gradient is of the order of the angle itself, but the rounding errors that it would multiply are not.
+# The cosine of a tiny angle is rounded to 1, and the angle is lost: pairs with a cosine within NEARLY_PARALLEL of ±1
+# are computed again from differences of unit vectors. The slope 1/sin of order 0 is left out where the sine is below
+# NO_ANGLE: its share of a gradient is as small as the angle, but the rounding errors that it multiplies are not.
 NEARLY_PARALLEL = 1e-5
 NO_ANGLE = 1e-7
 PAIRS_AT_ONCE = 2**18
@@ -46,7 +47,6 @@ def squared_norms(A: Tensor, weights: Tensor, bias: Tensor) -> Tensor:
 class LinearForm:
     """Σ_d variances_d x_d z_d + bias_variance."""
 
-    uses_differences: ClassVar[bool] = False
     temporaries: ClassVar[int] = 0
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -60,6 +60,8 @@ class LinearForm:
 
 
 class LinearCross:
+    """k(·, z) of the `LinearForm`."""
+
     def __init__(self, p: Tensors, B: Tensor) -> None:
         self.p, self.B = p, B
         self.totals: Tensors = {}
@@ -82,7 +84,6 @@ class ArcCosineForm:
     """variance/π · (|x| |z|)ⁿ J_n(φ), φ the angle between x and z under ⟨·, ·⟩, |x|² = ⟨x, x⟩ ≥ bias > 0."""
 
     order: int
-    uses_differences: ClassVar[bool] = False
     temporaries: ClassVar[int] = 6
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -94,10 +95,10 @@ class ArcCosineForm:
 
     def diagonal_vjp(self, p: Tensors, A: Tensor, weights: Tensor) -> Tensors:
         n, squared = self.order, squared_norms(A, p["weight_variances"], p["bias_variance"])
-        of_squared = weights * p["variance"] * (self._at_zero_angle() * n) * squared ** max(n - 1, 0)
+        squared_bar = weights * p["variance"] * (self._at_zero_angle() * n) * squared ** max(n - 1, 0)
         return {
-            "weight_variances": squares(A).T @ of_squared,
-            "bias_variance": of_squared.sum(),
+            "weight_variances": squares(A).T @ squared_bar,
+            "bias_variance": squared_bar.sum(),
             "variance": (weights * squared**n).sum() * self._at_zero_angle(),
         }
 
@@ -106,6 +107,8 @@ class ArcCosineForm:
 
 
 class ArcCosineCross:
+    """k(·, z) of an `ArcCosineForm`."""
+
     def __init__(self, order: int, p: Tensors, B: Tensor) -> None:
         self.order, self.p, self.B = order, p, B
         self.totals: Tensors = {}
@@ -130,11 +133,11 @@ class ArcCosineCross:
         # With S = ⟨x, z⟩: cos φ = S/(ab) and k ∝ (ab)ⁿ J(φ), so that for a weight w, with a² = ⟨x, x⟩, b² = ⟨z, z⟩,
         #   ∂k/∂w = k_cos/(ab) ∂S/∂w + ½(n k − k_cos cos φ)(∂a²/∂w /a² + ∂b²/∂w /b²)
         lengths = radial * n - turning * angle.cos()
-        of_a, of_b = lengths.sum(1) / (2.0 * a.square()), lengths.sum(0) / (2.0 * b.square())
+        a2_bar, b2_bar = lengths.sum(1) / (2.0 * a.square()), lengths.sum(0) / (2.0 * b.square())  # of a² and b²
         weights_bar, bias_bar = inner_product_gradients(A, self.B, turning.div_(a[:, None]).div_(b))
         term = {
-            "weight_variances": weights_bar + squares(A).T @ of_a + squares(self.B).T @ of_b,
-            "bias_variance": bias_bar + of_a.sum() + of_b.sum(),
+            "weight_variances": weights_bar + squares(A).T @ a2_bar + squares(self.B).T @ b2_bar,
+            "bias_variance": bias_bar + a2_bar.sum() + b2_bar.sum(),
             "variance": radial.sum() / self.p["variance"],
         }
         add_to(self.totals, term)
@@ -177,7 +180,7 @@ def _angular_slope(order: int, angle: Tensor) -> Tensor:
     return _angular(order - 1, angle).mul_(1.0 if order == 1 else 4.0)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Linear(Kernel):
     """Σ_d variances_d x_d z_d + bias_variance: Bayesian linear regression."""
 
@@ -188,7 +191,7 @@ class Linear(Kernel):
         return LinearForm()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class ArcCosine(Kernel):
     """variance/π · (|x| |z|)ⁿ J_n(φ) with ⟨x, z⟩ = Σ_d weight_variances_d x_d z_d + bias_variance.
 
@@ -216,7 +219,7 @@ class ArcCosine(Kernel):
         super().__post_init__()
 
     def __repr__(self) -> str:
-        return super().__repr__().replace("origin=0.0, ", "")  # the usual one
+        return super().__repr__().replace("origin=0.0, ", "")  # the default is not shown
 
     def for_inputs(self, n_inputs: int) -> Self:
         if isinstance(self.origin, tuple) and len(self.origin) != n_inputs:

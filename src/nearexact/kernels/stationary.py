@@ -16,15 +16,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.base import Cross, Form, Kernel, Tensors, inputs, quadratic_features, squares
+from nearexact.kernels.base import Kernel
+from nearexact.kernels.form import Cross, Form, Tensors, inputs, quadratic_features, squares
 
 # The product form |x|² + |z|² − 2xz leaves an error of a few eps·(|x|² + |z|²) in a squared distance. Pairs closer than
-# this fraction of |x|² + |z|² are treated by differences instead, which keeps the relative error below 1e-9. Kernels
-# that are smooth at distance zero notice such errors only where the norms are large.
+# the fraction NEAR of |x|² + |z|² are computed from differences instead, which keeps the relative error below 1e-9. For
+# kernels that are smooth at distance zero the error matters only where norms are above LARGE_NORM.
 NEAR = 1e-6
 LARGE_NORM = 1e5
 PAIRS_AT_ONCE = 2**18
-
 
 Near = list[tuple[Tensor, Tensor]]  # rows of X and rows of Z of pairs that nearly coincide
 
@@ -40,14 +40,15 @@ class Distances:
         self.d, self.Z, self.weights = B.shape[1] // 2, inputs(B), weights * scale
         self.norms = squares(B) @ self.weights  # scale·|z|²  [M]
         columns = [self.weights.expand_as(self.Z), self.Z * (-2.0 * self.weights), self.norms[:, None]]
-        self.of_A = torch.cat(columns, dim=1).T  # q = A @ of_A  [2D + 1, M]
-        self.restores = singular or bool((self.norms.abs() > LARGE_NORM).any())  # near rows have similar norms
-        self.sums = torch.zeros_like(self.of_A)  # Σ_n H_nm [x_n², x_n, 1]  [2D + 1, M]
+        self.factor = torch.cat(columns, dim=1).T  # q = A @ factor  [2D + 1, M]
+        # Whether near pairs are computed from differences. Rows that are near have similar norms: those of z tell.
+        self.restores = singular or bool((self.norms.abs() > LARGE_NORM).any())
+        self.sums = torch.zeros_like(self.factor)  # Σ_n H_nm [x_n², x_n, 1]  [2D + 1, M]
         self.near_squares, self.near_total = torch.zeros_like(weights), weights.new_zeros(())
 
-    def of(self, A: Tensor, out: Tensor | None) -> tuple[Tensor, Near]:
+    def values(self, A: Tensor, out: Tensor | None) -> tuple[Tensor, Near]:
         """q [N, M], and the pairs in it that were computed from differences."""
-        Q = torch.mm(A, self.of_A, out=out)
+        Q = torch.mm(A, self.factor, out=out)
         if not self.restores:
             return Q, []
         bounds = (squares(A) @ self.weights)[:, None] + self.norms  # scale·(|x|² + |z|²)  [N, M]
@@ -68,9 +69,9 @@ class Distances:
 
     def weighted(self) -> tuple[Tensor, Tensor]:
         """Σ_nm H_nm (x_nd − z_md)² for every d, [D], and Σ_nm H_nm, over all that was added."""
-        of_squares, of_X, of_1 = self.sums[: self.d], self.sums[self.d : -1], self.sums[-1]
-        weighted = (of_squares + self.Z.T * (self.Z.T * of_1 - 2.0 * of_X)).sum(1)
-        return weighted + self.near_squares, of_1.sum() + self.near_total
+        H_squares, H_inputs, H_total = self.sums[: self.d], self.sums[self.d : -1], self.sums[-1]
+        weighted = (H_squares + self.Z.T * (self.Z.T * H_total - 2.0 * H_inputs)).sum(1)
+        return weighted + self.near_squares, H_total.sum() + self.near_total
 
     def _squared_differences(self, A: Tensor, n: Tensor, m: Tensor) -> Tensor:
         return (inputs(A)[n] - self.Z[m]).square_()  # [pairs, D]
@@ -88,7 +89,7 @@ class SquaredExponentialCross:
         self.distances = Distances(B, p["lengthscales"] ** -2.0, scale=-0.5)
 
     def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
-        K = self.distances.of(A, out)[0].exp_()
+        K = self.distances.values(A, out)[0].exp_()
         return K if self.variance == 1.0 else K.mul_(self.variance)
 
     def add_adjoint(
@@ -97,7 +98,7 @@ class SquaredExponentialCross:
         if holds_values and scratch is not None and not self.distances.restores:
             self.distances.add(A, scratch.mul_(K_bar), [])  # K_bar ∘ ∂k/∂q = K_bar ∘ K
         else:
-            Q, near = self.distances.of(A, scratch)
+            Q, near = self.distances.values(A, scratch)
             self.distances.add(A, Q.exp_().mul_(K_bar), near, factor=self.variance)
 
     def gradients(self) -> Tensors:
@@ -108,7 +109,6 @@ class SquaredExponentialCross:
 class SquaredExponentialForm:
     """variance · exp(−½ Σ_d (x_d − z_d)²/l_d²)."""
 
-    uses_differences: ClassVar[bool] = True
     temporaries: ClassVar[int] = 2
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -129,7 +129,6 @@ class MaternForm:
     shape: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
     singular_at_zero: bool = False
-    uses_differences: ClassVar[bool] = True
     temporaries: ClassVar[int] = 8
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -143,6 +142,8 @@ class MaternForm:
 
 
 class MaternCross:
+    """k(·, z) of a `MaternForm`."""
+
     def __init__(self, form: MaternForm, p: Tensors, B: Tensor) -> None:
         self.form, self.p, self.variance = form, p, float(p["variance"])
         weights = p["lengthscales"] ** -2.0
@@ -150,13 +151,13 @@ class MaternCross:
         self.variance_bar = B.new_zeros(())
 
     def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
-        root = self.distances.of(A, out)[0].clamp_(min=0.0).sqrt_()
+        root = self.distances.values(A, out)[0].clamp_(min=0.0).sqrt_()
         return torch.mul(self.form.shape(root), self.variance, out=root)
 
     def add_adjoint(
         self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
     ) -> None:
-        Q, near = self.distances.of(A, scratch)
+        Q, near = self.distances.values(A, scratch)
         root = Q.clamp_(min=0.0).sqrt_()
         self.variance_bar += torch.linalg.vecdot(self.form.shape(root).ravel(), K_bar.ravel())
         self.distances.add(A, K_bar.mul_(self.form.slope(root)), near)
@@ -168,9 +169,11 @@ class MaternCross:
 
 
 class PeriodicForm:
-    """The squared exponential of points on circles: Σ_d sin²(π(x_d − z_d)/p_d) is a quarter of |φ(x) − φ(z)|²."""
+    """The squared exponential of φ(x), which maps each input to a point on a circle.
 
-    uses_differences: ClassVar[bool] = True
+    Σ_d sin²(π(x_d − z_d)/period_d) is a quarter of |φ(x) − φ(z)|².
+    """
+
     temporaries: ClassVar[int] = 2
 
     def against(self, p: Tensors, B: Tensor) -> Cross:
@@ -184,22 +187,24 @@ class PeriodicForm:
 
 
 class PeriodicCross:
+    """k(·, z) of the `PeriodicForm`."""
+
     def __init__(self, p: Tensors, B: Tensor) -> None:
         self.p, self.variance, self.B = p, float(p["variance"]), B
-        self.others = self._on_circles(B)  # features of φ(z)  [M, 4D + 1]
-        self.distances = Distances(self.others, (p["lengthscales"] ** -2.0).repeat(2), scale=-0.5)
+        self.features_Z = self._on_circles(B)  # features of φ(z)  [M, 4D + 1]
+        self.distances = Distances(self.features_Z, (p["lengthscales"] ** -2.0).repeat(2), scale=-0.5)
         self.period_bar = torch.zeros_like(p["period"])
 
     def values(self, A: Tensor, out: Tensor | None = None) -> Tensor:
-        return self.distances.of(self._on_circles(A), out)[0].exp_().mul_(self.variance)
+        return self.distances.values(self._on_circles(A), out)[0].exp_().mul_(self.variance)
 
     def add_adjoint(
         self, A: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
     ) -> None:
         points = self._on_circles(A)
-        Q, near = self.distances.of(points, scratch)
+        Q, near = self.distances.values(points, scratch)
         H = Q.exp_().mul_(K_bar)  # K_bar ∘ K / variance
-        x, z = inputs(points), inputs(self.others)  # [N, 2D], [M, 2D]
+        x, z = inputs(points), inputs(self.features_Z)  # [N, 2D], [M, 2D]
         self.period_bar += self._period_vjp(A, x, H @ z - H.sum(1, keepdim=True) * x)
         self.period_bar += self._period_vjp(self.B, z, H.T @ x - H.sum(0)[:, None] * z)
         self.distances.add(points, H, near)
@@ -214,6 +219,7 @@ class PeriodicCross:
         }
 
     def _on_circles(self, A: Tensor) -> Tensor:
+        """Quadratic features of φ(x), the points (cos, sin) of all inputs: [N, 4D + 1]."""
         angles = inputs(A) * (2.0 * math.pi / self.p["period"])
         return quadratic_features(torch.cat([angles.cos(), angles.sin()], dim=1))
 
@@ -226,10 +232,12 @@ class PeriodicCross:
 
 
 def constant_diagonal(p: Tensors, A: Tensor) -> Tensor:
+    """k(x, x) of a stationary kernel: the variance, for every row."""
     return p["variance"].repeat(len(A))
 
 
 def constant_diagonal_vjp(p: Tensors, weights: Tensor) -> Tensors:
+    """Its gradient: only the variance matters."""
     return {name: torch.zeros_like(value) for name, value in p.items()} | {"variance": weights.sum()}
 
 
@@ -256,57 +264,62 @@ MATERN52 = MaternForm(
 )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class SquaredExponential(Kernel):
     """variance · exp(−½ r²), r² = Σ_d (x_d − z_d)²/lengthscales_d²: infinitely differentiable functions."""
 
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return SquaredExponentialForm()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Matern12(Kernel):
     """variance · exp(−r), r² = Σ_d (x_d − z_d)²/lengthscales_d²: continuous, rough functions."""
 
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return MATERN12
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Matern32(Kernel):
     """variance · (1 + √3 r) exp(−√3 r), r² = Σ_d (x_d − z_d)²/lengthscales_d²: once differentiable functions."""
 
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return MATERN32
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Matern52(Kernel):
     """variance · (1 + √5 r + 5/3 r²) exp(−√5 r), r² = Σ_d (x_d − z_d)²/lengthscales_d²: twice differentiable."""
 
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return MATERN52
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Periodic(Kernel):
     """variance · exp(−2 Σ_d sin²(π(x_d − z_d)/period_d)/lengthscales_d²)."""
 
     period: npt.ArrayLike = 1.0
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
+    stationary: ClassVar[bool] = True
 
     def _form(self) -> Form:
         return PeriodicForm()
