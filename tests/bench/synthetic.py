@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from nearexact.bench import store
-from nearexact.bench.analysis.results import tidy
+from nearexact.bench.analysis.points import tidy
 from nearexact.bench.store import COLUMNS, RunFolder, RunSpec
 
 N = 1000

@@ -126,8 +126,8 @@ def test_linear_is_as_good_only_if_it_is_as_good_as_the_best_gp(tmp_path: Path) 
     write_run(folder, "estimate", "itergp", 0, curve_trace(0, final=900.0))
     write_run(folder, "estimate", "plugin", 0, curve_trace(0, final=-950.0))
     write_run(folder, "nothing", "gpr", 0, [], store.ERROR, "no")
-    found = read(folder)
-    page = render(found, report_tables.all_tables(found), "r")
+    content = read(folder)
+    page = render(content, report_tables.all_tables(content), "r")
     table = page.split('id="table-verdicts"')[1].split("</table>")[0]
     rows = [re.findall(r">([^<>]+)(?:</a>)?</td>", row) for row in table.split("<tr>")[2:]]
     assert {row[0]: row[-1] for row in rows} == {"bound": "yes", "estimate": "no", "near": "no", "nothing": "n/a"}

@@ -1,7 +1,7 @@
-"""What a method gives for what it costs: Pareto frontiers, and one figure for a whole curve.
+"""The losses that a method reaches for its costs: Pareto frontiers, and one number for a whole curve.
 
-A frontier is made of the points that no other point beats in both cost and loss. The figure is the area under the curve
-of the best loss so far over the logarithm of the cost, both scaled to the data set: 0 is the best from the beginning, 1
+A frontier is made of the points that no other point beats in both cost and loss. The number is the area under the curve
+of the best loss so far over the logarithm of the cost, both scaled to the data set: 0 is the best from the start, 1 is
 never better than the constant predictor. `docs/report.md` defines it.
 """
 
@@ -13,19 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis.curves import (
-    COSTS,
-    LML,
-    METRICS,
-    IntArray,
-    Metric,
-    best_losses,
-    bounded,
-    run_positions,
-    smooth,
-)
-from nearexact.bench.analysis.results import KEY, Results
-from nearexact.bench.report.method_styles import BASELINES, is_lower_bound, ordered
+from nearexact.bench.analysis.curves import smooth
+from nearexact.bench.analysis.families import BASELINES, bounding_methods, is_lower_bound, ordered
+from nearexact.bench.analysis.losses import COSTS, LML, METRICS, Metric
+from nearexact.bench.analysis.points import KEY, IntArray, run_positions
+from nearexact.bench.analysis.results import Results
+from nearexact.bench.analysis.targets import best_losses
 from nearexact.typing import FloatArray
 
 Curve = tuple[FloatArray, FloatArray]  # costs that rise, losses that fall
@@ -34,14 +27,15 @@ Curve = tuple[FloatArray, FloatArray]  # costs that rise, losses that fall
 def frontier(costs: FloatArray, losses: FloatArray) -> IntArray:
     """The positions of the points that are not dominated, by rising cost; of equal points the first.
 
-    One point dominates another if it is at least as good in both and better in one. What is not finite is never in it.
+    One point dominates another if it is at least as good in both and better in one. Points that are not finite are left
+    out.
     """
     usable = np.flatnonzero(np.isfinite(costs) & np.isfinite(losses))
     order = usable[np.lexsort((losses[usable], costs[usable]))]
     best = np.minimum.accumulate(losses[order]) if len(order) else np.empty(0)
     better = np.concatenate([[True], losses[order][1:] < best[:-1]]) if len(order) else np.empty(0, dtype=bool)
-    found: IntArray = order[better]
-    return found
+    undominated: IntArray = order[better]
+    return undominated
 
 
 def median_frontier(runs: Sequence[Curve]) -> Curve:
@@ -84,20 +78,22 @@ def frontiers(results: Results, metric: Metric, cost: str) -> dict[str, dict[str
     """
     points = smooth(results.points)
     losses, costs = metric.loss(points).to_numpy(), points[cost].to_numpy()
-    curves: dict[tuple[str, str], list[Curve]] = {}
-    empty = (np.empty(0), np.empty(0))
-    found = {key: (costs[rows], losses[rows]) for key, rows in run_positions(points)}
-    known = {name for name in results.runs["method"] if is_lower_bound(name, has_upper=False)}
-    comparable = known | bounded(points) if metric is LML else set(results.runs["method"])
-    for key in results.runs[KEY].itertuples(index=False, name=None):
-        if key[1] not in comparable:
-            continue
-        curves.setdefault((key[0], key[1]), []).append(found.get(key, empty))
-    made: dict[str, dict[str, Curve]] = {}
-    for dataset in sorted(results.sizes):
-        methods = ordered(method for name, method in curves if name == dataset)
-        made[dataset] = {method: median_frontier(curves[dataset, method]) for method in methods}
-    return made
+    by_run = {key: (costs[rows], losses[rows]) for key, rows in run_positions(points)}
+    methods = set(results.runs["method"])
+    if metric is LML:
+        methods = {name for name in methods if is_lower_bound(name, has_upper=False)} | bounding_methods(points)
+    without_points = (np.empty(0), np.empty(0))
+    seeds: dict[tuple[str, str], list[Curve]] = {}
+    for dataset, method, seed in results.runs[KEY].itertuples(index=False, name=None):
+        if method in methods:
+            seeds.setdefault((dataset, method), []).append(by_run.get((dataset, method, seed), without_points))
+    return {
+        dataset: {
+            method: median_frontier(seeds[dataset, method])
+            for method in ordered(method for name, method in seeds if name == dataset)
+        }
+        for dataset in sorted(results.sizes)
+    }
 
 
 def overall(curves: dict[str, Curve]) -> list[tuple[float, float, str]]:
@@ -129,9 +125,9 @@ def areas(results: Results) -> pd.DataFrame:
 
 
 def cost_range(curves: dict[str, Curve]) -> tuple[float, float] | None:
-    """The least and the largest cost of the frontiers; of baselines', which cost next to nothing, only without others.
+    """The least and the largest cost of the frontiers, None where no cost was recorded.
 
-    None where nobody has told what it cost.
+    Baselines cost almost nothing, so theirs count only where there is no other method.
     """
     for names in (set(curves) - set(BASELINES), set(curves)):
         spent = np.concatenate([np.empty(0), *(curves[name][0] for name in sorted(names))])
@@ -142,6 +138,6 @@ def cost_range(curves: dict[str, Curve]) -> tuple[float, float] | None:
 
 
 def _positive(curve: Curve) -> Curve:
-    """The curve with costs that have a logarithm: at no cost means from the beginning."""
+    """The curve with costs that have a logarithm: a cost of zero becomes the smallest positive number."""
     costs, losses = curve
     return np.maximum(costs, np.finfo(float).tiny), losses

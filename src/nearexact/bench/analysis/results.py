@@ -11,18 +11,15 @@ from typing import Any
 import pandas as pd
 
 from nearexact.bench import datasets, store
+from nearexact.bench.analysis.losses import LOG_TWO_PI_E
+from nearexact.bench.analysis.points import KEY, tidy
 from nearexact.bench.fidelity import FILE as FIDELITY
-from nearexact.bench.metrics import COVERAGE_LEVELS
 from nearexact.bench.running.sweep import planned
-
-KEY = ["dataset", "method", "seed"]
-COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
-LOG_TWO_PI_E = math.log(2.0 * math.pi) + 1.0
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of a data set's training part; None where it is not known."""
+    """The size of a data set's training part; None where it is not known."""
 
     n: int | None
     inputs: int | None
@@ -39,7 +36,7 @@ class Results:
 
     points: pd.DataFrame  # as `store.load` gives them, in the order of time; runs without points have no row
     runs: pd.DataFrame  # one row for each run, also for those that failed: KEY, status, reason, where and how
-    waiting: int  # runs that were asked for and have not begun
+    waiting: int  # planned runs that have not started
     sizes: dict[str, Size]
     fidelity: list[dict[str, Any]]
 
@@ -55,23 +52,13 @@ def read(folder: Path) -> Results:
     runs = _runs(folder)
     if runs.empty:
         raise ValueError(f"{folder} holds no runs: `nearexact bench run --out {folder}` makes some")
-    twice = runs[runs.duplicated(KEY)]
-    if len(twice):
-        one = ", ".join(f"{name} {value}" for name, value in twice.iloc[0][KEY].items())
-        raise ValueError(f"{folder} holds more than one run of {one}: a report is on one results folder")
-    known = set(runs[KEY].itertuples(index=False, name=None))
-    waiting = sum((spec.dataset, spec.method, spec.seed) not in known for spec in planned(folder))
+    repeated = runs[runs.duplicated(KEY)]
+    if len(repeated):
+        run = ", ".join(f"{name} {value}" for name, value in repeated.iloc[0][KEY].items())
+        raise ValueError(f"{folder} holds more than one run of {run}: a report is on one results folder")
+    started = set(runs[KEY].itertuples(index=False, name=None))
+    waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in planned(folder))
     return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / FIDELITY))
-
-
-def tidy(points: pd.DataFrame) -> pd.DataFrame:
-    """Points as the analysis takes them: in the order of time, with all columns it may ask for."""
-    numbers = [*COVERAGE, "scheduled_m"]
-    points = points.reindex(columns=[*points.columns, *(c for c in [*numbers, "stopped"] if c not in points.columns)])
-    points[numbers] = points[numbers].apply(pd.to_numeric, errors="coerce")
-    points["stopped"] = ["" if reason != reason or reason is None else str(reason) for reason in points["stopped"]]
-    points = points[points["elapsed"].notna()]
-    return points.sort_values([*KEY, "elapsed"], kind="stable").reset_index(drop=True)
 
 
 def _runs(folder: Path) -> pd.DataFrame:
@@ -105,11 +92,11 @@ def _runs(folder: Path) -> pd.DataFrame:
 
 
 def _sizes(runs: pd.DataFrame, points: pd.DataFrame) -> dict[str, Size]:
-    return {str(name): _size(str(name), mine, points) for name, mine in runs.groupby("dataset")}
+    return {str(name): _size(str(name), group, points) for name, group in runs.groupby("dataset")}
 
 
 def _size(name: str, runs: pd.DataFrame, points: pd.DataFrame) -> Size:
-    """As the runs have recorded it, else from the registry, else from the constant predictor's likelihood."""
+    """The size that the runs have recorded, else the registry's, else that of the constant predictor's likelihood."""
     for data in runs["data"]:
         if data:
             return Size(int(data["n_train"]), int(data["inputs"]))
