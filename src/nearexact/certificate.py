@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Literal
 
 from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.noise_only import explains_nothing
+from nearexact.noise_only import explains_nothing
 from nearexact.notebook import certificate_html
 
 Verdict = Literal["certified", "converged", "not reached", "no better than noise"]

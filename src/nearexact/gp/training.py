@@ -24,7 +24,6 @@ from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.inducing import select, selection_memory
 from nearexact.gp.memory import sweep_memory
-from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.gp.optimise import Step, minimise
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
@@ -35,6 +34,7 @@ from nearexact.gp.stages import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN, Progr
 from nearexact.gp.starts import START_NOISE, with_less_influence
 from nearexact.kernels.base import Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
+from nearexact.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.typing import FloatArray, IndexArray
 from nearexact.validation import as_training_data
 
@@ -134,7 +134,7 @@ class Training:
         self.memory = memory_budget(memory_limit, self.X.device)
         self.schedule = inducing_schedule(len(self.X), max_inducing)
         self.capped = ends_early(len(self.X), max_inducing)
-        self.noise_only = noise_only_likelihood(self.y, numerics)
+        self.noise_only = noise_only_likelihood(self.y, numerics.floor)
         self.history: list[Stage] = []
         self.flops = 0.0
         self.on_step, self.on_stage, self.clock = on_step, on_stage, clock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from typing import Any
 import pandas as pd
 
 from nearexact.bench import datasets, store
-from nearexact.bench.analysis.losses import LOG_TWO_PI_E
 from nearexact.bench.analysis.points import KEY, tidy
 from nearexact.bench.fidelity import FILE as FIDELITY
 from nearexact.bench.running.sweep import planned
+from nearexact.noise_only import standardised_likelihood
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Size:
     @property
     def noise_only(self) -> float:
         """Log likelihood of standardised targets under the constant predictor; nan if n is not known."""
-        return math.nan if self.n is None else -0.5 * self.n * LOG_TWO_PI_E
+        return standardised_likelihood(self.n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +103,7 @@ def _size(name: str, runs: pd.DataFrame, points: pd.DataFrame) -> Size:
         dataset = datasets.REGISTRY[name]
         return Size(int(datasets.TRAINING_SHARE * dataset.rows), dataset.inputs)
     likelihoods = points.loc[(points["dataset"] == name) & (points["method"] == "mean"), "elbo"].dropna()
-    return Size(round(-2.0 * likelihoods.iloc[0] / LOG_TWO_PI_E) if len(likelihoods) else None, None)
+    return Size(round(likelihoods.iloc[0] / standardised_likelihood(1)) if len(likelihoods) else None, None)
 
 
 def _fidelity(path: Path) -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ from nearexact.bench.analysis.losses import LML
 from nearexact.bench.analysis.points import KEY, RunKey, last_at, run_positions
 from nearexact.bench.analysis.results import Results, Size
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, judge
-from nearexact.gp.noise_only import explains_nothing
 from nearexact.gp.stages import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN
+from nearexact.noise_only import explains_nothing
 from nearexact.typing import FloatArray
 
 NO_RESULT, BASELINE = "no result", "baseline"
