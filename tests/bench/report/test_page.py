@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearexact.bench import store
+from nearexact.bench.analysis import verdicts
 from nearexact.bench.analysis.results import read
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.chart_data import thin
 from nearexact.bench.report.page import render, write_report
 from nearexact.bench.running.sweep import PLAN
+from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, CONVERGED_STEPS, PALETTES
 from nearexact.cli import main
 from tests.bench.synthetic import HOSTILE, NOISE, constant_trace, curve_trace, sgpr_trace, write_results, write_run
 
@@ -131,6 +133,23 @@ def test_linear_is_as_good_only_if_it_is_as_good_as_the_best_gp(tmp_path: Path) 
     table = page.split('id="table-verdicts"')[1].split("</table>")[0]
     rows = [re.findall(r">([^<>]+)(?:</a>)?</td>", row) for row in table.split("<tr>")[2:]]
     assert {row[0]: row[-1] for row in rows} == {"bound": "yes", "estimate": "no", "near": "no", "nothing": "n/a"}
+
+
+def test_the_page_explains_verdicts_with_the_thresholds_and_colours_of_the_certificate(tmp_path: Path) -> None:
+    write_run(tmp_path, "alpha", "sgpr", 0, sgpr_trace(0))
+    content = read(tmp_path)
+    page = render(content, report_tables.all_tables(content), "r")
+    explained = page.split("What the verdicts mean")[1].split("</details>")[0]
+    assert f"less than {CERTIFIED_GAP:g} nats per data point apart" in explained
+    change = f"less than {100.0 * CONVERGED_CHANGE:g} % of what the model explains"
+    assert f"Each of the last {CONVERGED_STEPS} steps up in M changed the bound by {change}" in explained
+    for verdict, kind in verdicts.KINDS.items():
+        if verdict != verdicts.BASELINE:
+            assert f'<span class="tag {kind}">{verdict}</span>' in explained
+    for kind, palette in PALETTES.items():
+        assert f"--{kind}: {palette.light.text}; --{kind}-back: {palette.light.back};" in page
+        assert f"--{kind}: {palette.dark.text}; --{kind}-back: {palette.dark.back};" in page
+        assert f".tag.{kind} {{ color: var(--{kind}); background: var(--{kind}-back); }}" in page or kind == "plain"
 
 
 @given(st.integers(0, 500), st.integers(2, 60), st.data())

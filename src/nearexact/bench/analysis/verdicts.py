@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from nearexact.bench.analysis.families import BASELINES, is_sparse, ordered
 from nearexact.bench.analysis.losses import LML
 from nearexact.bench.analysis.points import KEY, RunKey, last_at, run_positions
 from nearexact.bench.analysis.results import Results, Size
-from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, judge
+from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, VERDICT_KINDS, Kind, Verdict, judge
 from nearexact.gp.stages import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN
 from nearexact.noise_only import explains_nothing
 from nearexact.typing import FloatArray
@@ -30,8 +30,9 @@ from nearexact.typing import FloatArray
 NO_RESULT, BASELINE = "no result", "baseline"
 BEST_VALUE = "the best near-exact value"  # what a run may be judged by
 SIZE_UNKNOWN = "the size of the data set is not known"
+KINDS: dict[str, Kind] = {**VERDICT_KINDS, NO_RESULT: "bad", BASELINE: "plain"}
 # From worst to best: the verdict on several seeds is the one in the middle, the worse of two in the middle.
-RANKS = (NO_RESULT, "no better than noise", "not reached", "converged", "certified", BASELINE)
+RANKS: tuple[str, ...] = (NO_RESULT, *reversed(get_args(Verdict)), BASELINE)
 Row = tuple[Any, ...]  # in the order of COLUMNS
 COLUMNS = [*KEY, "verdict", "gap_per_point", "m", "seconds", "flops", "peak_memory_mb", "lml", "basis"]
 

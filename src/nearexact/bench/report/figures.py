@@ -26,7 +26,7 @@ from nearexact.bench.analysis.families import BASELINES, ordered
 from nearexact.bench.analysis.losses import COSTS, LML, METRICS, Metric
 from nearexact.bench.analysis.points import COVERAGE
 from nearexact.bench.analysis.results import Results
-from nearexact.bench.analysis.verdicts import NO_RESULT
+from nearexact.bench.analysis.verdicts import KINDS
 from nearexact.bench.report.axes import coverage_limits, levels, limits, trained
 from nearexact.bench.report.figure_style import (
     BAND,
@@ -49,14 +49,7 @@ from nearexact.bench.report.figure_style import (
 from nearexact.bench.report.method_styles import Style, styles
 from nearexact.bench.report.table_format import significant
 from nearexact.bench.store import as_name
-
-VERDICT_COLOURS = {  # face, text
-    "certified": ("#00775A", "#ffffff"),
-    "converged": ("#9ED3F2", "#0b2233"),
-    "not reached": ("#F5E3BF", "#4d3800"),
-    "no better than noise": ("#D9D9D9", "#2b2b2b"),
-    NO_RESULT: ("#F3CDBF", "#5c1d00"),
-}
+from nearexact.certificate import PALETTES
 
 
 def write_figures(
@@ -217,15 +210,15 @@ def overview(near: pd.DataFrame) -> Figure:
     ax = figure.subplots()
     for row in near.itertuples():
         x, y = methods.index(row.method), datasets.index(row.dataset)
-        face, ink = VERDICT_COLOURS[row.verdict]
+        text_colour, back = PALETTES[KINDS[row.verdict]].printed
         box = FancyBboxPatch(
-            (x + 0.04, y + 0.08), 0.92, 0.84, boxstyle="round,pad=0,rounding_size=0.06", fc=face, ec="none"
+            (x + 0.04, y + 0.08), 0.92, 0.84, boxstyle="round,pad=0,rounding_size=0.06", fc=back, ec="none"
         )
         ax.add_patch(box)
         details = [f"M = {row.m:.0f}"] if math.isfinite(row.m) else []
         details += [f"{significant(row.seconds)} s"] if math.isfinite(row.seconds) else []
         details += ["linear as good"] if row.linear_as_good == "yes" else []
-        middle: dict[str, Any] = {"ha": "center", "va": "center", "color": ink}
+        middle: dict[str, Any] = {"ha": "center", "va": "center", "color": text_colour}
         ax.text(x + 0.5, y + (0.37 if details else 0.5), row.verdict, fontsize=SIZE - 0.5, fontweight="bold", **middle)
         ax.text(x + 0.5, y + 0.68, ", ".join(details), fontsize=SIZE - 1.5, **middle)
     sizes = dict(zip(near["dataset"], near["n"], strict=True))

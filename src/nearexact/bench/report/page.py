@@ -19,13 +19,10 @@ from nearexact.bench.report.figures import write_figures
 from nearexact.bench.report.method_styles import styles
 from nearexact.bench.report.table_format import ReportTable, significant
 from nearexact.bench.store import FAILED
-from nearexact.certificate import NEAR_EXACT
+from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, CONVERGED_STEPS, NEAR_EXACT, Kind
 
 PAGE = "report.html"
-KINDS = {  # how the page colours words
-    "certified": "good", "converged": "fair", "not reached": "open", "no better than noise": "plain",
-    verdicts.NO_RESULT: "bad", verdicts.BASELINE: "plain", **dict.fromkeys(FAILED, "bad"),
-}  # fmt: skip
+KINDS: dict[str, Kind] = {**verdicts.KINDS, **dict.fromkeys(FAILED, "bad")}  # of the tags for verdicts and statuses
 TAGGED = ("verdict", "status")
 WIDE = ("reason", "basis", "diagnosis")
 NOT_ON_PAGE = (
@@ -80,6 +77,10 @@ def render(results: Results, tables: list[ReportTable], name: str, *, with_publi
         surroundings=_surroundings(results),
         with_published=with_published,
         published_note=published.NOTE,
+        kinds=KINDS,
+        certified_gap=f"{CERTIFIED_GAP:g}",
+        converged_change=f"{100.0 * CONVERGED_CHANGE:g} %",
+        converged_steps=CONVERGED_STEPS,
         files=pages.as_json({name: text for _, files in files for name, text in files.items()}),
         file_names=[(title, list(texts)) for title, texts in files],
         chart_data=pages.as_json(chart_data(results, with_published=with_published)),
