@@ -14,7 +14,6 @@ from nearexact.bench.analysis.curves import smooth
 from nearexact.bench.analysis.families import REFERENCE, growing_methods, ordered
 from nearexact.bench.analysis.losses import METRICS
 from nearexact.bench.analysis.points import KEY, last_at, run_positions
-from nearexact.gp.stages import INTERRUPTED, TIME_LIMIT
 
 FINAL = "final"  # the checkpoint at the end of a run
 
@@ -23,8 +22,7 @@ def milestones(points: pd.DataFrame) -> pd.DataFrame:
     """The ends of stages that were not cut short; `scheduled_m` is M where none was recorded."""
     ends = points[points["milestone"]].copy()
     ends["scheduled_m"] = ends["scheduled_m"].fillna(ends["m"])
-    cut_short = [reason.startswith((TIME_LIMIT, INTERRUPTED)) for reason in ends["stopped"]]
-    ends = ends[ends["scheduled_m"].notna() & ~np.array(cut_short, dtype=bool)]
+    ends = ends[ends["scheduled_m"].notna() & ~ends["cut_short"]]
     return ends.drop_duplicates([*KEY, "scheduled_m"], keep="last")
 
 

@@ -19,17 +19,31 @@ RunKey = tuple[str, str, int]  # the values of KEY
 
 KEY = ["dataset", "method", "seed"]
 COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
+# How `stopped` starts in traces whose milestones do not say with booleans whether their stage counts.
+CUT_SHORT = ("time limit", "interrupted")
+NOT_COMPLETE = (*CUT_SHORT, "failed", "no better than a smaller M")
 
 
 def tidy(points: pd.DataFrame) -> pd.DataFrame:
-    """Sort points by run and time, and add the optional columns that no run has recorded."""
+    """Sort points by run and time, and add the optional columns that no run has recorded.
+
+    `complete` says whether a milestone's stage was done and led to a model of its own, and so counts as a step up in M;
+    `cut_short` whether it was ended from outside. Where nothing was recorded, stages are complete.
+    """
     numbers = [*COVERAGE, "scheduled_m"]
-    missing = [name for name in [*numbers, "stopped"] if name not in points.columns]
-    points = points.reindex(columns=[*points.columns, *missing])
+    optional = [*numbers, "stopped", "complete", "cut_short"]
+    points = points.reindex(columns=[*points.columns, *(name for name in optional if name not in points.columns)])
     points[numbers] = points[numbers].apply(pd.to_numeric, errors="coerce")
-    points["stopped"] = ["" if reason != reason or reason is None else str(reason) for reason in points["stopped"]]
+    reasons = [reason if isinstance(reason, str) else "" for reason in points["stopped"]]
+    points["complete"] = _flags(points["complete"], [not reason.startswith(NOT_COMPLETE) for reason in reasons])
+    points["cut_short"] = _flags(points["cut_short"], [reason.startswith(CUT_SHORT) for reason in reasons])
     points = points[points["elapsed"].notna()]
     return points.sort_values([*KEY, "elapsed"], kind="stable").reset_index(drop=True)
+
+
+def _flags(recorded: Iterable[object], derived: Iterable[bool]) -> list[bool]:
+    """The recorded values that are booleans, else those derived from text."""
+    return [bool(a) if isinstance(a, (bool, np.bool_)) else b for a, b in zip(recorded, derived, strict=True)]
 
 
 def run_positions(points: pd.DataFrame) -> Iterator[tuple[RunKey, IntArray]]:

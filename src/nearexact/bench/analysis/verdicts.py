@@ -23,7 +23,6 @@ from nearexact.bench.analysis.losses import LML
 from nearexact.bench.analysis.points import KEY, RunKey, last_at, run_positions
 from nearexact.bench.analysis.results import Results, Size
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, VERDICT_KINDS, Kind, Verdict, judge
-from nearexact.gp.stages import FAILED, INTERRUPTED, TIME_LIMIT, UNBEATEN
 from nearexact.noise_only import explains_nothing
 from nearexact.typing import FloatArray
 
@@ -62,17 +61,12 @@ def run_verdicts(results: Results) -> pd.DataFrame:
     return pd.DataFrame([rows[key] for key in keys], columns=COLUMNS)
 
 
-def is_complete(stopped: Sequence[str]) -> list[bool]:
-    """Whether each stage was done and led to a model of its own, as `Stage.complete`; nothing said means yes."""
-    return [not reason.startswith((TIME_LIMIT, INTERRUPTED, FAILED, UNBEATEN)) for reason in stopped]
-
-
 def _judge_stages(key: RunKey, ends: pd.DataFrame, size: Size) -> Row:
     """The verdict on a run with stages of growing M."""
     if size.n is None:
         return _row(key, NO_RESULT, basis=SIZE_UNKNOWN)
     elbo, lower, upper = ends["elbo"].to_numpy(), lower_bounds(ends), ends["upper_bound"].to_numpy()
-    complete = np.array(is_complete(ends["stopped"].tolist()))
+    complete = ends["complete"].to_numpy()
     verdicts = [
         judge(lower[k], upper[k], elbo[: k + 1][complete[: k + 1]].tolist(), size.noise_only, size.n, elbo=elbo[k])
         for k in range(len(ends))
