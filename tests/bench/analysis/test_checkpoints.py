@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearexact.bench.analysis.checkpoints import checkpoint_values, checkpoints, reference_method
-from tests.bench.synthetic import points
+from nearexact.bench.analysis.checkpoints import checkpoints, reference_method
+from tests.bench.synthetic import as_results, points
 
 times = st.lists(st.floats(0.1, 20.0), min_size=1, max_size=6).map(sorted)
 
@@ -54,7 +54,7 @@ def test_checkpoints_and_what_runs_had_at_them(rows: list[dict[str, Any]]) -> No
             before = [row for row in other if row["elapsed"] <= moment]
             if before:
                 expected["other", seed, m] = -before[-1]["elbo"]
-    table = checkpoint_values(points(rows))
+    table = as_results(points(rows)).checkpoint_values
     got = {(row.method, row.seed, row.checkpoint): row.lml for row in table.itertuples()}
     finals = {key: got.pop(key) for key in list(got) if key[0] == "sgpr" and key[2] == "final"}
     assert got == pytest.approx(expected)
@@ -81,5 +81,5 @@ def test_without_sgpr_its_family_makes_the_checkpoints_and_without_that_nobody()
     row = {"elapsed": 1.0, "m": 10, "elbo": -5.0, "milestone": True}
     assert reference_method(points([row | {"method": "sgpr-paper"}, row | {"method": "other"}])) == "sgpr-paper"
     assert reference_method(points([row | {"method": "other"}])) is None
-    values = checkpoint_values(points([row | {"method": "other"}]))
+    values = as_results(points([row | {"method": "other"}])).checkpoint_values
     assert values["checkpoint"].tolist() == ["final"]

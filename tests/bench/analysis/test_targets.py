@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nearexact.bench.analysis.families import bounding_methods
 from nearexact.bench.analysis.losses import LML, NLPD, RMSE
 from nearexact.bench.analysis.targets import best_losses, compute_to_target, first_within
-from tests.bench.synthetic import NOISE, N, points
+from tests.bench.synthetic import NOISE, N, as_results, points
 
 values = st.floats(-1e3, 1e3) | st.just(math.nan)
 
@@ -38,7 +38,7 @@ def test_compute_to_target_is_what_had_been_spent_when_the_loss_was_first_near_t
     ]
     best = min(curve[-1] for curve in losses)
     goal = best + share * max(1.0 - best, 0.0)
-    needed = compute_to_target(points(rows), RMSE, share, {"a": N}).set_index("method")
+    needed = compute_to_target(as_results(points(rows)), RMSE, share).set_index("method")
     for k, curve in enumerate(losses):
         first = next((t for t, loss in enumerate(curve) if loss <= goal), None)
         assert needed.loc[f"m{k}", "elapsed"] == (math.inf if first is None else first + 1.0)
@@ -52,8 +52,8 @@ def test_only_bounds_set_the_best_log_marginal_likelihood_and_estimates_may_err_
         {"method": "other", "elapsed": 2.0, "elbo": -497.0},
     ]
     frame = points(rows)
-    assert best_losses(frame, LML).tolist() == [500.0]
-    needed = compute_to_target(frame, LML, 0.01, {"a": N}).set_index("method")["elapsed"]
+    assert best_losses(as_results(frame), LML).tolist() == [500.0]
+    needed = compute_to_target(as_results(frame), LML, 0.01).set_index("method")["elapsed"]
     assert needed.to_dict() == {"gpr": 1.0, "other": 2.0}
 
 
@@ -66,12 +66,12 @@ def test_a_better_lower_bound_has_reached_the_target_and_sets_it() -> None:
         for k, loss in enumerate(own)
     )
     assert bounding_methods(frame) == {"sgpr", "svgp"}
-    assert best_losses(frame, LML).tolist() == [500.0]
-    needed = compute_to_target(frame, LML, 0.05, {"a": N}).set_index("method")["elapsed"]
+    assert best_losses(as_results(frame), LML).tolist() == [500.0]
+    needed = compute_to_target(as_results(frame), LML, 0.05).set_index("method")["elapsed"]
     assert needed.to_dict() == {"sgpr": math.inf, "svgp": 2.0, "itergp": math.inf, "linear": math.inf}
     estimates = frame[frame["method"].isin(["itergp", "linear"])]
-    assert best_losses(estimates, LML).tolist() == [100.0]
-    assert best_losses(estimates[estimates["method"] == "linear"], LML).tolist() == [90.0]
+    assert best_losses(as_results(estimates), LML).tolist() == [100.0]
+    assert best_losses(as_results(estimates[estimates["method"] == "linear"]), LML).tolist() == [90.0]
 
 
 def test_fitc_is_no_bound_even_with_an_upper_one() -> None:

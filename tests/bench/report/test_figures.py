@@ -10,7 +10,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from nearexact.bench.analysis import results, verdicts
-from nearexact.bench.analysis.curves import smooth
 from nearexact.bench.report import figures
 from nearexact.bench.report.method_styles import styles
 from tests.bench.synthetic import write_results, write_run
@@ -40,7 +39,7 @@ def test_all_figures_are_written_and_no_state_is_left(content: results.Results, 
 
 @pytest.mark.parametrize("x", ["elapsed", "flops", "peak_memory_mb", "predict_seconds"])
 def test_curves_can_be_drawn_over_every_cost(x: str, content: results.Results) -> None:
-    points = smooth(content.points)
+    points = content.smoothed
     figure = figures.curves(content, "alpha", points[points["dataset"] == "alpha"].reset_index(drop=True), x)
     assert isinstance(figure, Figure)
     panels = figure.axes

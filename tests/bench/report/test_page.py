@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
+import pstats
 import re
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +18,10 @@ from hypothesis import strategies as st
 
 from nearexact.bench import store
 from nearexact.bench.analysis import verdicts
+from nearexact.bench.analysis.checkpoints import checkpoint_values
+from nearexact.bench.analysis.curves import smooth
+from nearexact.bench.analysis.losses import COSTS, METRICS
+from nearexact.bench.analysis.pareto import frontiers
 from nearexact.bench.analysis.results import read
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.chart_data import thin
@@ -164,6 +172,29 @@ def test_thinning_keeps_the_ends_and_the_number(n: int, most: int, data: st.Data
         assert set(marked.tolist()) <= set(kept.tolist())
 
 
+def test_a_report_smooths_once_computes_each_frontier_once_and_reads_each_run_once(tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "r", seeds=1)
+    opened: list[Path] = []
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:  # stays for the process, so that it must be cheap
+        if event == "open" and str(arguments[0]).startswith(str(folder)):
+            opened.append(Path(str(arguments[0])))
+
+    sys.addaudithook(note)
+    profile = cProfile.Profile()
+    profile.runcall(write_report, folder, tmp_path / "out")
+    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+
+    def calls(function: Any) -> int:
+        code = function.__code__
+        number: int = stats[code.co_filename, code.co_firstlineno, code.co_name][1]
+        return number
+
+    assert calls(smooth) == calls(checkpoint_values) == 1
+    assert calls(frontiers) == len(METRICS) * len(COSTS)
+    assert sorted(path for path in opened if path.name == store.RUN) == sorted(folder.rglob(store.RUN))
+
+
 @pytest.mark.slow
 def test_a_thousand_runs_are_analysed_within_thirty_seconds(tmp_path: Path) -> None:
     for k in range(10):
@@ -173,7 +204,7 @@ def test_a_thousand_runs_are_analysed_within_thirty_seconds(tmp_path: Path) -> N
             for method in ("itergp", "svgp"):
                 write_run(tmp_path / "r", f"set{k}", method, seed, curve_trace(seed, final=299.0, points=60))
             write_run(tmp_path / "r", f"set{k}", "mean", seed, constant_trace(NOISE, 1.0, 1.4))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     write_report(tmp_path / "r", tmp_path / "out", with_figures=False)
-    assert time.perf_counter() - begun < 30.0
+    assert time.perf_counter() - started < 30.0
     assert (tmp_path / "out" / "report.html").stat().st_size < 8_000_000

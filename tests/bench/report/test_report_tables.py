@@ -100,7 +100,7 @@ def test_a_cell_that_not_all_seeds_have_says_how_many(tmp_path: Path, content: R
 
 def test_targets_are_medians_over_all_runs(tables: dict[str, ReportTable], content: Results) -> None:
     frame = tables["compute_to_target"].frame.set_index(["dataset", "metric", "method"])
-    needed = compute_to_target(content.points, RMSE, 0.05, {"alpha": 1000})
+    needed = compute_to_target(content, RMSE, 0.05)
     sgpr = needed[(needed["dataset"] == "alpha") & (needed["method"] == "sgpr")]
     assert frame.loc[("alpha", "RMSE", "sgpr"), "seconds_5"] == pytest.approx(median(sgpr["elapsed"]))
     hostile = next(name for name in content.sizes if name != "alpha")

@@ -10,7 +10,6 @@ import math
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis.curves import smooth
 from nearexact.bench.analysis.families import REFERENCE, growing_methods, ordered
 from nearexact.bench.analysis.losses import METRICS
 from nearexact.bench.analysis.points import KEY, last_at, run_positions
@@ -51,18 +50,14 @@ def checkpoints(points: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["dataset", "m", "seconds", "seeds"])
 
 
-def checkpoint_values(points: pd.DataFrame) -> pd.DataFrame:
+def checkpoint_values(points: pd.DataFrame, smoothed: pd.DataFrame, marks: pd.DataFrame) -> pd.DataFrame:
     """What each run had at each checkpoint of its data set, and at its end: KEY, `checkpoint`, and the losses.
 
     `checkpoint` is an M, or "final". The reference's values are those at the end of that M, the others' the last ones
-    at or before the moment; where a run had nothing yet, there is no row. Methods whose M grows are smoothed.
+    smoothed ones at or before the moment; where a run had nothing yet, there is no row. `marks` are the checkpoints.
     """
     reference = reference_method(points)
-    smoothed = smooth(points)
-    moments = {
-        dataset: (marks["m"].to_list(), marks["seconds"].to_list())
-        for dataset, marks in checkpoints(points).groupby("dataset")
-    }
+    moments = {dataset: (rows["m"].to_list(), rows["seconds"].to_list()) for dataset, rows in marks.groupby("dataset")}
     elapsed = smoothed["elapsed"].to_numpy()
     rows: list[int] = []
     names: list[int | str] = []

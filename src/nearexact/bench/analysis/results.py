@@ -1,18 +1,26 @@
-"""A results folder as the analysis needs it: the points of the traces, the runs, and how large the data sets are."""
+"""A results folder as the analysis needs it: the points of the traces, the runs, and how large the data sets are.
+
+What several tables and figures need of them, such as smoothed points, is computed here, and only once.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from nearexact.bench import datasets, store
+from nearexact.bench.analysis.checkpoints import checkpoint_values, checkpoints, milestones
+from nearexact.bench.analysis.curves import smooth
+from nearexact.bench.analysis.families import bounding_methods, is_lower_bound
+from nearexact.bench.analysis.losses import COSTS, LML, METRICS
+from nearexact.bench.analysis.pareto import Curve, frontiers
 from nearexact.bench.analysis.points import KEY, tidy
-from nearexact.bench.fidelity import FILE as FIDELITY
-from nearexact.bench.running.sweep import planned
 from nearexact.noise_only import standardised_likelihood
 
 
@@ -42,13 +50,61 @@ class Results:
     @property
     def failed(self) -> pd.DataFrame:
         """The runs that failed."""
-        return self.runs[self.runs["status"].isin(store.FAILED)]
+        return self.runs[self.runs["status"].isin(store.FAILED_STATUSES)]
+
+    @cached_property
+    def smoothed(self) -> pd.DataFrame:
+        """The points with the values of the smoothed curves."""
+        return smooth(self.points)
+
+    @cached_property
+    def final(self) -> pd.DataFrame:
+        """The last smoothed point of each run."""
+        return self.smoothed.groupby(KEY, sort=False).tail(1)
+
+    @cached_property
+    def bounding(self) -> set[str]:
+        """The methods whose `elbo` is a lower bound on, or the value of, the exact log marginal likelihood."""
+        return bounding_methods(self.points)
+
+    @cached_property
+    def milestones(self) -> pd.DataFrame:
+        """The ends of stages that were not cut short."""
+        return milestones(self.points)
+
+    @cached_property
+    def checkpoints(self) -> pd.DataFrame:
+        """The M of the reference on each data set, and when they were finished."""
+        return checkpoints(self.points)
+
+    @cached_property
+    def checkpoint_values(self) -> pd.DataFrame:
+        """The losses of each run at each checkpoint, and at its end."""
+        return checkpoint_values(self.points, self.smoothed, self.checkpoints)
+
+    @cached_property
+    def frontiers(self) -> dict[tuple[str, str], dict[str, dict[str, Curve]]]:
+        """Median frontiers by name of the metric and cost, then by data set, then by method.
+
+        Of the log marginal likelihood only lower bounds have one: an estimate may be too high, and that of another
+        model is not comparable.
+        """
+        methods = set(self.runs["method"])
+        bounding = {name for name in methods if is_lower_bound(name, has_upper=False)} | self.bounding
+        return {
+            (metric.name, cost): frontiers(
+                self.smoothed, self.runs, bounding if metric is LML else methods, metric, cost
+            )
+            for metric in METRICS
+            for cost in COSTS
+        }
 
 
 def read(folder: Path) -> Results:
     """Read a results folder; ValueError if it holds no runs."""
-    points = store.load(folder)  # also says if there is no such folder
-    runs = _runs(folder)
+    recorded = store.recorded_runs(folder)
+    points = store.load_runs(folder, recorded)
+    runs = _runs(recorded)
     if runs.empty:
         raise ValueError(f"{folder} holds no runs: `nearexact bench run --out {folder}` makes some")
     repeated = runs[runs.duplicated(KEY)]
@@ -56,13 +112,13 @@ def read(folder: Path) -> Results:
         run = ", ".join(f"{name} {value}" for name, value in repeated.iloc[0][KEY].items())
         raise ValueError(f"{folder} holds more than one run of {run}: a report is on one results folder")
     started = set(runs[KEY].itertuples(index=False, name=None))
-    waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in planned(folder))
-    return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / FIDELITY))
+    waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in store.planned(folder))
+    return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / store.FIDELITY))
 
 
-def _runs(folder: Path) -> pd.DataFrame:
+def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
     rows = []
-    for run in store.runs(folder):
+    for run in recorded:
         content = run.read()
         spec = content.get("spec")
         if not isinstance(spec, dict) or not set(KEY) <= spec.keys():
@@ -71,7 +127,7 @@ def _runs(folder: Path) -> pd.DataFrame:
         rows.append(
             {
                 **{name: spec[name] for name in KEY},
-                "status": run.status(),
+                "status": str(run.status()),
                 "reason": str(content.get("reason") or ""),
                 "points": content.get("points"),
                 "training_seconds": content.get("training_seconds"),

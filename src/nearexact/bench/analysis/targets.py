@@ -7,25 +7,24 @@ import math
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis.curves import smooth
-from nearexact.bench.analysis.families import BASELINES, bounding_methods
+from nearexact.bench.analysis.families import BASELINES
 from nearexact.bench.analysis.losses import COSTS, LML, Metric
 from nearexact.bench.analysis.points import KEY, run_positions
+from nearexact.bench.analysis.results import Results
 from nearexact.typing import FloatArray
 
 
-def best_losses(points: pd.DataFrame, metric: Metric) -> pd.Series:
+def best_losses(results: Results, metric: Metric) -> pd.Series:
     """The best final loss of any method, for each data set and seed.
 
     For the log marginal likelihood only those that bound it count: others estimate it, or are other models. Only where
     there is no bound the estimates count, and where there is no estimate the other models.
     """
-    final = smooth(points).groupby(KEY, sort=False).tail(1)
+    final = results.final
     losses = metric.loss(final).replace([np.inf, -np.inf], np.nan)
     split = [final["dataset"], final["seed"]]
     if metric is LML:
-        bounding = bounding_methods(points)
-        rank = final["method"].map(lambda name: 0 if name in bounding else 2 if name in BASELINES else 1)
+        rank = final["method"].map(lambda name: 0 if name in results.bounding else 2 if name in BASELINES else 1)
         rank = rank.where(losses.notna())
         losses = losses.where(rank == rank.groupby(split).transform("min"))
     return losses.groupby(split).min()
@@ -37,22 +36,21 @@ def first_within(losses: FloatArray, low: float, high: float) -> int:
     return int(inside[0]) if len(inside) else -1
 
 
-def compute_to_target(points: pd.DataFrame, metric: Metric, share: float, sizes: dict[str, int | None]) -> pd.DataFrame:
+def compute_to_target(results: Results, metric: Metric, share: float) -> pd.DataFrame:
     """What each run needed to come within a share of the best: KEY and the costs, inf where it never did.
 
     The share is of the way from the best to the constant predictor. An estimate of the log marginal likelihood may be
     off on either side; a lower bound above the best has reached it.
     """
-    best = best_losses(points, metric).to_dict()
-    bounding = bounding_methods(points)
+    points, best = results.points, best_losses(results, metric).to_dict()
     losses = metric.loss(points).to_numpy()
     costs = [column for column in COSTS if column != "predict_seconds"]
     spent = points[costs].to_numpy()
     rows: list[tuple[object, ...]] = []
     for (dataset, method, seed), run in run_positions(points):
         goal = best.get((dataset, seed), math.nan)
-        slack = share * max(metric.constant(sizes.get(dataset)) - goal, 0.0)
-        lowest = goal - slack if metric is LML and method not in bounding else -math.inf
+        slack = share * max(metric.constant(results.sizes[dataset].n) - goal, 0.0)
+        lowest = goal - slack if metric is LML and method not in results.bounding else -math.inf
         position = first_within(losses[run], lowest, goal + slack)
         needed = spent[run[position]] if position >= 0 else np.full(len(costs), np.inf)
         rows.append((dataset, method, seed, *needed))

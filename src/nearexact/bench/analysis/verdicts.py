@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from nearexact.bench import store
-from nearexact.bench.analysis.checkpoints import FINAL, checkpoint_values, milestones
-from nearexact.bench.analysis.curves import smooth
+from nearexact.bench.analysis.checkpoints import FINAL
 from nearexact.bench.analysis.families import BASELINES, is_sparse, ordered
 from nearexact.bench.analysis.losses import LML
 from nearexact.bench.analysis.points import KEY, RunKey, last_at, run_positions
@@ -41,8 +40,8 @@ COLUMNS = [*KEY, "verdict", "gap_per_point", "m", "seconds", "flops", "peak_memo
 
 def run_verdicts(results: Results) -> pd.DataFrame:
     """A row for each run: its verdict, and the M and the costs at which near-exactness was reached and kept."""
-    smoothed, ends = smooth(results.points), milestones(results.points)
-    curves = {key: smoothed.iloc[rows] for key, rows in run_positions(smoothed)}
+    curves = {key: results.smoothed.iloc[rows] for key, rows in run_positions(results.smoothed)}
+    ends = results.milestones
     stages = {key: ends.iloc[rows] for key, rows in run_positions(ends) if is_sparse(key[1])}
     keys: list[RunKey] = list(results.runs[KEY].itertuples(index=False, name=None))
     statuses = dict(zip(keys, results.runs["status"], strict=True))
@@ -106,7 +105,7 @@ def exact_training(curve: pd.DataFrame, status: str, size: Size) -> str:
     If training was cut short, thirds of its time take the place of steps up in M: it has converged if the second and
     the last third changed the log marginal likelihood as little as such steps may, and each led to a point of its own.
     """
-    if status == store.FINISHED or size.n is None:
+    if status == store.RunStatus.FINISHED or size.n is None:
         return "certified"
     elapsed, lml = curve["elapsed"].to_numpy(), curve["elbo"].to_numpy()
     at = last_at(elapsed, elapsed[-1] * np.array([1.0 / 3.0, 2.0 / 3.0, 1.0]))
@@ -196,7 +195,7 @@ def middle(verdicts: Sequence[str]) -> str:
 
 def near_exactness(results: Results) -> pd.DataFrame:
     """A row for each data set and method: the verdict in the middle of the seeds, and medians over those near-exact."""
-    runs, values = run_verdicts(results), checkpoint_values(results.points)
+    runs, values = run_verdicts(results), results.checkpoint_values
     final = values[values["checkpoint"] == FINAL].groupby(["dataset", "method"])[LML.name].mean()
     rows = []
     for dataset in sorted(runs["dataset"].unique()):

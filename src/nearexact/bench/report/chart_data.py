@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from nearexact.bench.analysis import pareto, published
-from nearexact.bench.analysis.checkpoints import milestones
 from nearexact.bench.analysis.curves import held_positions
 from nearexact.bench.analysis.families import growing_methods, is_sparse
 from nearexact.bench.analysis.losses import COSTS, METRICS
@@ -23,7 +22,6 @@ FRONTIER_POINTS = 40
 
 def chart_data(results: Results, *, with_published: bool = False) -> dict[str, Any]:
     """The styles of the methods, and for each data set what its charts need: JSON-serialisable values."""
-    frontiers = {(metric.name, cost): pareto.frontiers(results, metric, cost) for metric in METRICS for cost in COSTS}
     runs = max(len(results.runs), 1)
     most = int(np.clip(MOST_POINTS // runs, FEWEST, MOST))
     growing = growing_methods(results.points)
@@ -40,7 +38,7 @@ def chart_data(results: Results, *, with_published: bool = False) -> dict[str, A
             | {
                 "frontiers": {
                     f"{metric} {cost}": {m: _thin_frontier(c) for m, c in by_dataset[dataset].items()}
-                    for (metric, cost), by_dataset in frontiers.items()
+                    for (metric, cost), by_dataset in results.frontiers.items()
                 },
                 "published": _published(dataset) if with_published else {},
             }
@@ -57,8 +55,8 @@ def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> di
         costs = trained(points)[cost]
         costs = costs[costs > 0.0]
         spans[cost] = [costs.min(), costs.max()] if len(costs) else None
-    ends = milestones(points)
-    ends = ends[ends["upper_bound"].notna() & (ends["upper_bound"] != ends["elbo"])]
+    ends = results.milestones
+    ends = ends[(ends["dataset"] == dataset) & ends["upper_bound"].notna() & (ends["upper_bound"] != ends["elbo"])]
     columns = {metric.name: metric.loss(points).to_numpy() for metric in METRICS}
     columns |= {name: points[name].to_numpy() for name in [*COSTS, *COVERAGE, "m", "elbo", "milestone"]}
     uppers = {

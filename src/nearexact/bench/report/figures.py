@@ -21,7 +21,6 @@ from matplotlib.patches import FancyBboxPatch
 
 from nearexact.bench.analysis import pareto, published
 from nearexact.bench.analysis.checkpoints import milestones
-from nearexact.bench.analysis.curves import smooth
 from nearexact.bench.analysis.families import BASELINES, ordered
 from nearexact.bench.analysis.losses import COSTS, LML, METRICS, Metric
 from nearexact.bench.analysis.points import COVERAGE
@@ -71,16 +70,14 @@ def _figures(results: Results, near: pd.DataFrame, x: str, with_published: bool)
     judged = near[~near["method"].isin(BASELINES)]
     if len(judged):
         yield "near_exactness", overview(judged)
-    smoothed = smooth(results.points)
-    frontiers = {(metric.name, cost): pareto.frontiers(results, metric, cost) for metric in METRICS for cost in COSTS}
     for dataset in sorted(results.points["dataset"].unique()):
-        points = smoothed[smoothed["dataset"] == dataset].reset_index(drop=True)
+        points = results.smoothed[results.smoothed["dataset"] == dataset].reset_index(drop=True)
         name = as_name(dataset)
         yield f"{name}_curves", curves(results, dataset, points, x, with_published)
         if points[COVERAGE].notna().any(axis=None):
             yield f"{name}_calibration", calibration(results, dataset, points, x)
-        own_frontiers = {key: by_dataset[dataset] for key, by_dataset in frontiers.items()}
-        yield f"{name}_frontiers", frontier_grid(dataset, own_frontiers)
+        frontiers = {key: by_dataset[dataset] for key, by_dataset in results.frontiers.items()}
+        yield f"{name}_frontiers", frontier_grid(dataset, frontiers)
 
 
 # ---- curves ----------------------------------------------------------------------------------------------------------

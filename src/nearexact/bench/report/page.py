@@ -11,18 +11,18 @@ import pandas as pd
 
 from nearexact import pages
 from nearexact.bench.analysis import published, verdicts
-from nearexact.bench.analysis.families import BASELINES, bounding_methods, ordered
+from nearexact.bench.analysis.families import BASELINES, ordered
 from nearexact.bench.analysis.results import Results, read
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.chart_data import chart_data
 from nearexact.bench.report.figures import write_figures
 from nearexact.bench.report.method_styles import styles
 from nearexact.bench.report.table_format import ReportTable, significant
-from nearexact.bench.store import FAILED
+from nearexact.bench.store import FAILED_STATUSES
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, CONVERGED_STEPS, NEAR_EXACT, Kind
 
 PAGE = "report.html"
-KINDS: dict[str, Kind] = {**verdicts.KINDS, **dict.fromkeys(FAILED, "bad")}  # of the tags for verdicts and statuses
+KINDS: dict[str, Kind] = {**verdicts.KINDS, **dict.fromkeys(map(str, FAILED_STATUSES), "bad")}  # of tags
 TAGGED = ("verdict", "status")
 WIDE = ("reason", "basis", "diagnosis")
 NOT_ON_PAGE = (
@@ -133,7 +133,7 @@ def _conclusions(counts: pd.DataFrame, results: Results) -> list[str]:
 def _linear(results: Results, near: pd.DataFrame, final: pd.DataFrame) -> dict[str, str]:
     """Whether the linear model does as well as the best GP, for each data set."""
     losses = dict(zip(zip(final["dataset"], final["method"], strict=True), final["lml"], strict=True))
-    return verdicts.linear_by_dataset(near, losses, bounding_methods(results.points))
+    return verdicts.linear_by_dataset(near, losses, results.bounding)
 
 
 def _matrix(near: pd.DataFrame, linear: dict[str, str]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis import pareto, published, verdicts
-from nearexact.bench.analysis.checkpoints import FINAL, checkpoint_values, checkpoints
-from nearexact.bench.analysis.curves import smooth
+from nearexact.bench.analysis import published, verdicts
+from nearexact.bench.analysis.areas import areas
+from nearexact.bench.analysis.checkpoints import FINAL
 from nearexact.bench.analysis.estimates import estimates
 from nearexact.bench.analysis.families import ordered
 from nearexact.bench.analysis.losses import COSTS, METRICS, Metric
@@ -20,7 +20,7 @@ from nearexact.bench.analysis.targets import compute_to_target
 from nearexact.bench.report import table_format
 from nearexact.bench.report.method_styles import styles
 from nearexact.bench.report.table_format import Format, ReportTable, cost, significant, whole
-from nearexact.bench.store import FAILED
+from nearexact.bench.store import FAILED_STATUSES
 
 SECONDS = "(seconds)"  # in place of a method: the row with the times of the checkpoints
 PUBLISHED_SECONDS = f"(seconds, {published.NOTE})"
@@ -111,14 +111,14 @@ def near_exactness(results: Results, near: pd.DataFrame) -> ReportTable:
 
 def checkpoint_table(results: Results, metric: Metric, *, with_published: bool = False) -> ReportTable:
     """The metric at the checkpoints and at the end: means over seeds, in rows as in the paper's appendix."""
-    marks = checkpoints(results.points)
-    groups = checkpoint_values(results.points).groupby(["dataset", "method", "checkpoint"], sort=False)[metric.name]
+    marks = results.checkpoints
+    groups = results.checkpoint_values.groupby(["dataset", "method", "checkpoint"], sort=False)[metric.name]
     means = {key: (float(v.to_numpy().mean()), len(v)) for key, v in groups}  # a nan among them shows
     times = {(row.dataset, row.m): row.seconds for row in marks.itertuples()}
     paper, published_times = published.checkpoints(metric.name, results.sizes) if with_published else ({}, {})
     columns = sorted({*marks["m"], *(m for _, _, m in paper if m != FINAL)})
     states, runs = statuses(results), results.runs.groupby(["dataset", "method"])["status"]
-    has_failed = {pair: bool(status.isin(FAILED).all()) for pair, status in runs}
+    has_failed = {pair: bool(status.isin(FAILED_STATUSES).all()) for pair, status in runs}
     counts = {pair: len(status) for pair, status in runs}
     label = {method: style.label for method, style in styles(results.runs["method"]).items()}
     show = SHOWN[metric.name]
@@ -171,8 +171,7 @@ def _published_cell(show: Format, value: float) -> str:
 def final_table(results: Results) -> ReportTable:
     """What every method ended with: metrics, calibration, costs; means over seeds."""
     columns = ["elbo", "rmse", "nlpd", *COVERAGE, *COSTS]
-    final = smooth(results.points).groupby(KEY, sort=False).tail(1)
-    means = final.groupby(["dataset", "method"])[columns].agg(lambda v: v.to_numpy().mean())
+    means = results.final.groupby(["dataset", "method"])[columns].agg(lambda v: v.to_numpy().mean())
     states = statuses(results)
     frame = pd.DataFrame(pairs(results), columns=["dataset", "method"])
     frame["status"] = [states[pair] for pair in zip(frame["dataset"], frame["method"], strict=True)]
@@ -191,7 +190,6 @@ def final_table(results: Results) -> ReportTable:
 
 def target_table(results: Results) -> ReportTable:
     """What it took to come within 1 % and 5 % of the best: medians over runs, those that never did included."""
-    sizes = {name: size.n for name, size in results.sizes.items()}
     names = {"elapsed": "seconds", "flops": "flops", "peak_memory_mb": "mb"}
     states = statuses(results)
     counts = results.runs.groupby(["dataset", "method"]).size().to_dict()
@@ -199,13 +197,13 @@ def target_table(results: Results) -> ReportTable:
         (dataset, metric.name, method): {
             "dataset": dataset, "metric": METRIC_NAMES[metric.name], "method": method, "status": states[dataset, method]
         }
-        for dataset in sorted(sizes) for metric in METRICS for name, method in pairs(results) if name == dataset
+        for dataset in sorted(results.sizes) for metric in METRICS for name, method in pairs(results) if name == dataset
     }  # fmt: skip
     headings = dict(HEADINGS)
     for share in TARGETS:
         percent = f"{100 * share:.0f}"
         for metric in METRICS:
-            needed = compute_to_target(results.points, metric, share, sizes)
+            needed = compute_to_target(results, metric, share)
             groups = dict(iter(needed.groupby(["dataset", "method"])))
             for (dataset, name, method), row in rows.items():
                 if name == metric.name:
@@ -229,10 +227,10 @@ def _target_cells(needed: pd.DataFrame | None, runs: int, percent: str, names: d
 
 def area_tables(results: Results) -> list[ReportTable]:
     """The area under the curve, for each method over all data sets and for each data set."""
-    areas = pareto.areas(results)
-    areas["column"] = areas["metric"].map(METRIC_NAMES) + " over " + areas["cost"].map(SHORT_COSTS)
+    values = areas(results)
+    values["column"] = values["metric"].map(METRIC_NAMES) + " over " + values["cost"].map(SHORT_COSTS)
     columns = [f"{name} over {short}" for short in SHORT_COSTS.values() for name in METRIC_NAMES.values()]
-    by_pair = areas.pivot_table(index=["dataset", "method"], columns="column", values="area", dropna=False)
+    by_pair = values.pivot_table(index=["dataset", "method"], columns="column", values="area", dropna=False)
     by_pair = by_pair.reindex(pd.MultiIndex.from_tuples(pairs(results), names=["dataset", "method"])).reindex(
         columns=columns
     )
