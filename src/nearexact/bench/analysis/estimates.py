@@ -15,7 +15,6 @@ from nearexact.bench.analysis.families import ordered
 from nearexact.bench.analysis.points import KEY
 from nearexact.bench.analysis.results import Results
 
-EXACT = "exact_lml"
 COLUMNS = [*KEY, "estimate", "exact", "excess_per_point", "largest_excess", "points"]
 
 
@@ -25,9 +24,7 @@ def estimates(results: Results) -> pd.DataFrame:
     `estimate` and `exact` are losses, −LML; the excess is (estimated − exact LML)/N, so that above zero the estimate
     is too optimistic. `largest_excess` is the excess furthest from zero over all points.
     """
-    if EXACT not in results.points:
-        return pd.DataFrame(columns=COLUMNS)
-    points = results.points.assign(exact=pd.to_numeric(results.points[EXACT], errors="coerce"))
+    points = results.points.rename(columns={"exact_lml": "exact"})
     points = points[np.isfinite(points["exact"]) & np.isfinite(points["elbo"])]
     rows = {}
     for key, run in points.groupby(KEY):

@@ -20,7 +20,7 @@ from nearexact.bench.analysis.curves import smooth
 from nearexact.bench.analysis.families import bounding_methods, is_lower_bound
 from nearexact.bench.analysis.losses import COSTS, LML, METRICS
 from nearexact.bench.analysis.pareto import Curve, frontiers
-from nearexact.bench.analysis.points import KEY, tidy
+from nearexact.bench.analysis.points import KEY, as_count, is_number, tidy
 from nearexact.noise_only import standardised_likelihood
 
 
@@ -113,7 +113,8 @@ def read(folder: Path) -> Results:
         raise ValueError(f"{folder} holds more than one run of {run}: a report is on one results folder")
     started = set(runs[KEY].itertuples(index=False, name=None))
     waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in store.planned(folder))
-    return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / store.FIDELITY))
+    points = tidy(points)
+    return Results(points, runs, waiting, _sizes(runs, points), _fidelity(folder / store.FIDELITY))
 
 
 def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
@@ -123,27 +124,39 @@ def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
         spec = content.get("spec")
         if not isinstance(spec, dict) or not set(KEY) <= spec.keys():
             continue  # `store.load` has warned
-        hardware = content.get("hardware") or {}
+        hardware = _mapping(content.get("hardware"))
         rows.append(
             {
                 **{name: spec[name] for name in KEY},
                 "status": str(run.status()),
                 "reason": str(content.get("reason") or ""),
-                "points": content.get("points"),
-                "training_seconds": content.get("training_seconds"),
-                "peak_memory_mb": content.get("peak_memory_mb"),
-                "budget_seconds": spec.get("budget_seconds"),
-                "threads": spec.get("threads"),
-                "device": hardware.get("gpu") or spec.get("device"),
-                "processor": hardware.get("processor"),
-                "system": hardware.get("system"),
-                "versions": content.get("versions") or {},
-                "settings": {**(spec.get("options") or {}), **(content.get("settings") or {})},
-                "git_commit": content.get("git_commit"),
-                "data": content.get("data") or {},
+                "points": _number(content.get("points")),
+                "training_seconds": _number(content.get("training_seconds")),
+                "peak_memory_mb": _number(content.get("peak_memory_mb")),
+                "budget_seconds": _number(spec.get("budget_seconds")),
+                "threads": _number(spec.get("threads")),
+                "device": _text(hardware.get("gpu")) or _text(spec.get("device")),
+                "processor": _text(hardware.get("processor")),
+                "system": _text(hardware.get("system")),
+                "versions": _mapping(content.get("versions")),
+                "settings": {**_mapping(spec.get("options")), **_mapping(content.get("settings"))},
+                "git_commit": _text(content.get("git_commit")),
+                "data": _mapping(content.get("data")),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> Any:
+    return value if is_number(value) else None
 
 
 def _sizes(runs: pd.DataFrame, points: pd.DataFrame) -> dict[str, Size]:
@@ -153,13 +166,15 @@ def _sizes(runs: pd.DataFrame, points: pd.DataFrame) -> dict[str, Size]:
 def _size(name: str, runs: pd.DataFrame, points: pd.DataFrame) -> Size:
     """The size that the runs have recorded, else the registry's, else that of the constant predictor's likelihood."""
     for data in runs["data"]:
-        if data:
-            return Size(int(data["n_train"]), int(data["inputs"]))
+        n = as_count(data.get("n_train"))
+        if n is not None:
+            return Size(n, as_count(data.get("inputs")))
     if name in datasets.REGISTRY:
         dataset = datasets.REGISTRY[name]
         return Size(int(datasets.TRAINING_SHARE * dataset.rows), dataset.inputs)
-    likelihoods = points.loc[(points["dataset"] == name) & (points["method"] == "mean"), "elbo"].dropna()
-    return Size(round(likelihoods.iloc[0] / standardised_likelihood(1)) if len(likelihoods) else None, None)
+    likelihoods = points.loc[(points["dataset"] == name) & (points["method"] == "mean"), "elbo"]
+    ratios = (likelihoods / standardised_likelihood(1)).round()
+    return Size(next((n for ratio in ratios if (n := as_count(ratio)) is not None), None), None)
 
 
 def _fidelity(path: Path) -> list[dict[str, Any]]:
@@ -167,8 +182,13 @@ def _fidelity(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise ValueError(f"{path} must hold a list of records, got {type(records).__name__}")
+    for record in records:
+        if not all(isinstance(record.get(name), str) for name in ("dataset", "method")):
+            raise ValueError(f"{path} has a record without a data set or a method")
+        if any(isinstance(value, (dict, list)) for value in record.values()):
+            raise ValueError(f"{path} has a record with more than texts and numbers in it")
     return records

@@ -23,7 +23,6 @@ from nearexact.bench.analysis.points import KEY, RunKey, last_at, run_positions
 from nearexact.bench.analysis.results import Results, Size
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, VERDICT_KINDS, Kind, Verdict, judge
 from nearexact.noise_only import explains_nothing
-from nearexact.typing import FloatArray
 
 NO_RESULT, BASELINE = "no result", "baseline"
 BEST_VALUE = "the best near-exact value"  # what a run may be judged by
@@ -64,12 +63,11 @@ def _judge_stages(key: RunKey, ends: pd.DataFrame, size: Size) -> Row:
     """The verdict on a run with stages of growing M."""
     if size.n is None:
         return _row(key, NO_RESULT, basis=SIZE_UNKNOWN)
-    elbo, lower, upper = ends["elbo"].to_numpy(), lower_bounds(ends), ends["upper_bound"].to_numpy()
-    complete = ends["complete"].to_numpy()
-    verdicts = [
-        judge(lower[k], upper[k], elbo[: k + 1][complete[: k + 1]].tolist(), size.noise_only, size.n, elbo=elbo[k])
-        for k in range(len(ends))
-    ]
+    elbo, lower, upper = ends["elbo"].tolist(), lower_bounds(ends), ends["upper_bound"].tolist()
+    verdicts, steps = [], []  # the steps are the ELBOs of complete stages
+    for k, complete in enumerate(ends["complete"]):
+        steps += [elbo[k]] if complete else []
+        verdicts.append(judge(lower[k], upper[k], steps, size.noise_only, size.n, elbo=elbo[k]))
     first = len(verdicts)  # the stage from which on all are near-exact
     while first > 0 and verdicts[first - 1] in NEAR_EXACT:
         first -= 1
@@ -78,13 +76,10 @@ def _judge_stages(key: RunKey, ends: pd.DataFrame, size: Size) -> Row:
     return _row(key, verdicts[-1], gap, at, elbo[-1], "its own bounds and the steps up in M")
 
 
-def lower_bounds(ends: pd.DataFrame) -> FloatArray:
+def lower_bounds(ends: pd.DataFrame) -> list[float]:
     """The best lower bound on the log marginal likelihood at each point: the ELBO where no better one was recorded."""
-    elbo: FloatArray = ends["elbo"].to_numpy(dtype=float)
-    if "lower_bound" not in ends:
-        return elbo
-    recorded: FloatArray = pd.to_numeric(ends["lower_bound"], errors="coerce").to_numpy(dtype=float)
-    return np.fmax(recorded, elbo)
+    bounds: list[float] = np.fmax(ends["lower_bound"].to_numpy(), ends["elbo"].to_numpy()).tolist()
+    return bounds
 
 
 def _without_likelihood(key: RunKey, curve: pd.DataFrame | None) -> Row | None:
@@ -110,7 +105,7 @@ def exact_training(curve: pd.DataFrame, status: str, size: Size) -> str:
     elapsed, lml = curve["elapsed"].to_numpy(), curve["elbo"].to_numpy()
     at = last_at(elapsed, elapsed[-1] * np.array([1.0 / 3.0, 2.0 / 3.0, 1.0]))
     values = lml[at].tolist() if at[0] >= 0 and (np.diff(at) > 0).all() else []
-    return judge(lml[-1], math.nan, values, size.noise_only, size.n)
+    return judge(float(lml[-1]), math.nan, values, size.noise_only, size.n)
 
 
 def _best_values(
