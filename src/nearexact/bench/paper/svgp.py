@@ -1,4 +1,4 @@
-"""The paper's experiment on training SVGP (Ober et al., appendix C): a grid of settings, its best, and what each does.
+"""The paper's experiment on training SVGP (Ober et al., appendix C): a grid of settings, the best one, ablations.
 
 Every combination is a run of the harness in a folder of its own, so that the grid can be stopped and continued.
 """
@@ -73,11 +73,11 @@ class SVGPExperiment:
     def settings(self) -> list[Setting]:
         """The combinations to run."""
         grid = {part.name: self.grid.get(part.name) or GRID[part.name] for part in fields(Setting)}
-        made = [Setting(*values) for values in itertools.product(*grid.values())]
+        settings = [Setting(*values) for values in itertools.product(*grid.values())]
         if not self.ablation_only:
-            return made
-        around = {setting for group in ablations(made, PUBLISHED_BEST).values() for setting in group}
-        return [setting for setting in made if setting in around] or [PUBLISHED_BEST]
+            return settings
+        around = {setting for group in ablations(settings, PUBLISHED_BEST).values() for setting in group}
+        return [setting for setting in settings if setting in around] or [PUBLISHED_BEST]
 
     @cached_property
     def experiments(self) -> dict[str, Experiment]:
@@ -107,9 +107,9 @@ class SVGPExperiment:
         return {REFERENCE: reference, **grid}
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> None:
-        """Make the runs that are not done yet."""
+        """Make the runs that have not ended yet."""
         for experiment in self.experiments.values():
-            experiment.check()  # before hours are spent on the first of them
+            experiment.check()  # all of them, before hours are spent on the first
         for name, experiment in self.experiments.items():
             run_sweep(experiment, on_event=lambda event, name=name: on_event(_named(event, name)))  # type: ignore[misc]
 
@@ -195,9 +195,9 @@ class SVGPExperiment:
 
 def ablations(settings: Iterable[Setting], best: Setting) -> dict[str, list[Setting]]:
     """For each panel, the best combination and those of the others that differ from it in that setting only."""
-    known = list(settings)
+    candidates = list(settings)
     return {
-        title: [s for s in known if replace(best, **{name: getattr(s, name) for name in changed}) == s]
+        title: [s for s in candidates if replace(best, **{name: getattr(s, name) for name in changed}) == s]
         for title, (changed, _) in ABLATIONS.items()
     }
 
