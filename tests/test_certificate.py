@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
-from nearexact.certificate import Certificate, judge
+from nearexact.certificate import NEAR_EXACT, PALETTES, VERDICT_KINDS, Certificate, Verdict, judge
 from nearexact.gp import Interval, LikelihoodBounds
 
 N = 1000
@@ -83,3 +84,11 @@ def test_certificate_of_bounds() -> None:
     tighter = bounds.meet(log_det=Interval(-210.0, -195.0), quadratic=Interval(upper=91.0))
     assert tighter.log_det == Interval(-200.0, -195.0)
     assert tighter.quadratic == Interval(90.0, 91.0)
+
+
+def test_every_verdict_has_a_kind_and_every_kind_its_colours() -> None:
+    assert set(VERDICT_KINDS) == set(get_args(Verdict))
+    assert {VERDICT_KINDS[verdict] for verdict in NEAR_EXACT} == {"good", "fair"}
+    assert set(VERDICT_KINDS.values()) < set(PALETTES)
+    for shade in ("light", "dark", "printed"):
+        assert len({getattr(palette, shade) for palette in PALETTES.values()}) == len(PALETTES)

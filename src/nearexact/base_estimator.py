@@ -25,11 +25,11 @@ from nearexact.certificate import Certificate, Verdict, judge
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.memory import row_chunks
-from nearexact.gp.noise_only import noise_only_likelihood
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.stages import Stage
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
+from nearexact.noise_only import noise_only_likelihood
 from nearexact.notebook import estimator_html
 from nearexact.scaling import Scaling
 from nearexact.typing import FloatArray

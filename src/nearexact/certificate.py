@@ -1,7 +1,7 @@
 """How near a sparse GP is to the exact one: bounds on the log marginal likelihood at its θ, and a verdict.
 
-The exact log marginal likelihood lies between `lower` and `upper`, whatever it is. The verdict puts their distance, and
-what a larger M would change, into words.
+The exact log marginal likelihood lies between `lower` and `upper`. The verdict says what their distance, and what a
+larger M would change, amount to. How verdicts are coloured, on pages, in notebooks and in print, is said here too.
 """
 
 from __future__ import annotations
@@ -10,18 +10,53 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.noise_only import explains_nothing
+from nearexact.noise_only import explains_nothing
 from nearexact.notebook import certificate_html
 
-Verdict = Literal["certified", "converged", "not reached", "no better than noise"]
-NEAR_EXACT = ("certified", "converged")
+if TYPE_CHECKING:
+    from nearexact.gp.bounds import LikelihoodBounds
+
+Verdict = Literal["exact", "certified", "converged", "not reached", "no better than noise"]  # from best to worst
+NEAR_EXACT: tuple[Verdict, ...] = ("exact", "certified", "converged")
 
 CERTIFIED_GAP = 0.01  # nats per point
 CONVERGED_CHANGE = 0.002  # of the ELBO's distance to the constant predictor's log likelihood
 CONVERGED_STEPS = 2  # steps up in M, one after the other, that must have changed so little
+
+Kind = Literal["good", "fair", "open", "plain", "bad"]  # of a tag: a class in the style of pages
+
+
+class Colours(NamedTuple):
+    """Text and background of a tag."""
+
+    text: str
+    back: str
+
+
+class Palette(NamedTuple):
+    """The colours of a kind of tag."""
+
+    light: Colours  # on a light page
+    dark: Colours  # on a dark page
+    printed: Colours
+
+
+PALETTES: dict[Kind, Palette] = {
+    "good": Palette(Colours("#0b6b4b", "#dcf2e8"), Colours("#7fdcb5", "#12382b"), Colours("#ffffff", "#00775A")),
+    "fair": Palette(Colours("#0a58a8", "#e0edfb"), Colours("#93c5ff", "#16304d"), Colours("#0b2233", "#9ED3F2")),
+    "open": Palette(Colours("#8a5200", "#fbeed5"), Colours("#f5c26b", "#40300f"), Colours("#4d3800", "#F5E3BF")),
+    "plain": Palette(Colours("#4c5561", "#eceff2"), Colours("#b9c2cd", "#2a313b"), Colours("#2b2b2b", "#D9D9D9")),
+    "bad": Palette(Colours("#a32020", "#fbe3e1"), Colours("#ff9d96", "#4a1c1a"), Colours("#5c1d00", "#F3CDBF")),
+}
+VERDICT_KINDS: dict[str, Kind] = {
+    "exact": "good",
+    "certified": "good",
+    "converged": "fair",
+    "not reached": "open",
+    "no better than noise": "plain",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,6 +97,11 @@ class Certificate:
     def kl_bound(self) -> float:
         """Bound on the Kullback-Leibler divergence from the approximate to the exact posterior: LML − ELBO at most."""
         return self.upper - self.elbo
+
+    @property
+    def palette(self) -> Palette:
+        """The colours in which the verdict is shown."""
+        return PALETTES[VERDICT_KINDS.get(self.verdict, "plain")]
 
     @property
     def dominated_by(self) -> Literal["trace", "residual", "unknown"]:

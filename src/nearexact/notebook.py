@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from nearexact.estimators import GPRegressor, SGPRegressor
 
 MOST_INPUTS = 20
-BADGES = {"certified": "#0b6b4b", "converged": "#0a58a8", "not reached": "#8a5200", "no better than noise": "#a32020"}
 
 
 def certificate_html(certificate: Certificate) -> str:
@@ -34,8 +33,7 @@ def estimator_html(model: SGPRegressor | GPRegressor) -> str:
 
 
 def _certificate_rows(certificate: Certificate) -> list[tuple[str, str]]:
-    colour = BADGES.get(certificate.verdict, "#4c5561")
-    badge = f"padding:0 .5em;border-radius:1em;color:#fff;background:{colour}"
+    badge = f"padding:0 .5em;border-radius:1em;color:#fff;background:{certificate.palette.light.text}"
     return [
         ("verdict", f'<span style="{badge}">{escape(str(certificate.verdict))}</span>'),
         ("log marginal likelihood", f"{certificate.lower:.6g} to {certificate.upper:.6g}"),

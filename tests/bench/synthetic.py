@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from nearexact.bench import store
-from nearexact.bench.analysis.results import tidy
+from nearexact.bench.analysis.points import KEY, tidy
+from nearexact.bench.analysis.results import Results, Size
 from nearexact.bench.store import COLUMNS, RunFolder, RunSpec
 
 N = 1000
@@ -28,6 +29,12 @@ def points(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     numbers = [name for name in COLUMNS if name not in ("dataset", "method", "seed", "milestone", "status")]
     frame[numbers] = frame[numbers].astype(float)
     return tidy(frame)
+
+
+def as_results(table: pd.DataFrame) -> Results:
+    """Results of data sets with N rows, with nothing but these points."""
+    runs = table[[*KEY, "status"]].drop_duplicates(KEY, ignore_index=True)
+    return Results(table, runs, 0, {name: Size(N, 3) for name in table["dataset"].unique()}, [])
 
 
 def write_run(

@@ -45,12 +45,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def found(results: Path) -> dict[str, Fidelity]:
+def comparisons(results: Path) -> dict[str, Fidelity]:
     return {one.method: one for one in fidelity.compare(results) if isinstance(one, Fidelity)}
 
 
 def test_fitc_predicts_better_than_the_exact_gp_and_is_no_approximation_of_it(results: Path) -> None:
-    compared = found(results)
+    compared = comparisons(results)
     fitc, sgpr = compared["fitc"], compared["sgpr"]
     assert fitc.diagnosis == fidelity.UNFAITHFUL
     assert fitc.nlpd < fitc.nlpd_exact_at_exact - 0.1
@@ -62,7 +62,7 @@ def test_fitc_predicts_better_than_the_exact_gp_and_is_no_approximation_of_it(re
 
 
 def test_the_figures_are_those_of_their_definitions(results: Path) -> None:
-    one = found(results)["sgpr"]
+    one = comparisons(results)["sgpr"]
     run = next(run for run in store.runs(results) if run.read()["spec"]["method"] == "sgpr")
     points = run.points()[0]
     last = points[-1]["info"]

@@ -13,13 +13,13 @@ import torch
 
 from nearexact.gp import NumericalError, Progress, Stage, Training, gpr_objective, sgpr_objective
 from nearexact.gp.inducing import select
-from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import ends_early, inducing_schedule
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stages import StageEnd
 from nearexact.gp.starts import with_less_influence
 from nearexact.kernels import ArcCosine, Linear, Matern12, SquaredExponential
+from nearexact.noise_only import explains_nothing
 from tests.problems import KERNELS, many_inputs, regression, standardised
 from tests.tensors import Allocations
 
@@ -376,15 +376,6 @@ def test_too_little_memory_for_anything_is_said_at_once() -> None:
 
 
 # ---- starts ----------------------------------------------------------------------------------------------------------
-
-
-def test_noise_only_likelihood_is_that_of_the_best_constant_noise() -> None:
-    y = torch.tensor(np.random.default_rng(0).normal(scale=3.0, size=50))
-    variances = np.geomspace(0.1, 100.0, 4001)
-    likelihoods = [-25.0 * math.log(2 * math.pi * v) - float(y @ y) / (2 * v) for v in variances]
-    assert noise_only_likelihood(y) == pytest.approx(max(likelihoods), abs=1e-4)
-    standard = (y - y.mean()) / y.std(correction=0)
-    assert noise_only_likelihood(standard) == pytest.approx(-25.0 * (math.log(2 * math.pi) + 1.0))
 
 
 @pytest.mark.parametrize(

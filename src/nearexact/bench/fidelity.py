@@ -2,7 +2,7 @@
 
 With θ_a the approximation's hyperparameters and θ_e the exact GP's own optimum, there are four posteriors on the test
 inputs: approximation and exact GP, at θ_a and at θ_e. Where the first two differ, the approximation is unfaithful;
-where they agree, what is left is the choice of θ (Ober et al., Recommendation 1). Only where the exact GP fits in
+where they agree, only the choice of θ can differ (Ober et al., Recommendation 1). This needs the exact GP to fit in
 memory.
 """
 
@@ -33,7 +33,6 @@ from nearexact.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
-FILE = "fidelity.json"
 JOINT_POINTS = 200  # test points of the joint comparison
 SAME_POSTERIOR = 0.05  # nats of KL for each test point, in the mean, up to which two posteriors count as the same
 SAME_PREDICTION = 0.01  # nats of NLPD
@@ -57,7 +56,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """One run next to the exact GP. Figures that could not be had are NaN."""
+    """The comparison of one run with the exact GP. Numbers that could not be computed are NaN."""
 
     dataset: str
     method: str
@@ -68,7 +67,7 @@ class Fidelity:
     joint_kl: float  # KL of the joint on at most 200 test points, for each of them
     mean_error: float  # root mean square, in units of the exact predictive standard deviation
     std_error: float  # the same of the predictive standard deviation
-    kl_at_exact: float  # the first figure with both at θ_e
+    kl_at_exact: float  # as `kl`, but with both at θ_e
     lml_difference: float  # exact LML at θ_a minus exact LML at θ_e, for each training point
     lml: float  # exact LML at θ_a
     lml_at_exact: float  # exact LML at θ_e
@@ -85,9 +84,9 @@ class Fidelity:
 def compare(
     results: Path, *, memory_limit: int | float | str | None = None, time_limit: float = 600.0
 ) -> Iterator[Fidelity | str]:
-    """All runs below a folder whose traces name their hyperparameters; a sentence for each that cannot be compared.
+    """Compare all runs below a folder that recorded their hyperparameters; a sentence for each that cannot be compared.
 
-    θ_e is that of the `gpr` run of the same split if it was done; one that was cut short is continued here, and without
+    θ_e is that of the `gpr` run of the same split if it finished; one that was cut short is continued here, and without
     one the exact GP is trained here, for at most `time_limit` seconds.
     """
     by_split: dict[tuple[str, int], list[RunFolder]] = {}
@@ -95,19 +94,19 @@ def compare(
         spec = run.read().get("spec") or {}
         if {"dataset", "seed", "method"} <= spec.keys():
             by_split.setdefault((spec["dataset"], spec["seed"]), []).append(run)
-    for (dataset, seed), found in by_split.items():
+    for (dataset, seed), split_runs in by_split.items():
         try:
-            yield from _compare_split(dataset, seed, found, memory_limit, time_limit)
+            yield from _compare_split(dataset, seed, split_runs, memory_limit, time_limit)
         except (ValueError, MemoryError, NumericalError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not is_out_of_memory(error):
                 raise
             yield f"{dataset}, seed {seed}: {error}"
 
 
-def write(results: Path, found: list[Fidelity]) -> Path:
-    """Keep the comparison in the results folder, where the report finds it."""
-    path = results / FILE
-    store.write_whole(path, json.dumps([asdict(one) for one in found], indent=1) + "\n")
+def write(results: Path, comparisons: list[Fidelity]) -> Path:
+    """Keep the comparisons in the results folder, where the report looks for them."""
+    path = results / store.FIDELITY
+    store.write_whole(path, json.dumps([asdict(comparison) for comparison in comparisons], indent=1) + "\n")
     return path
 
 
@@ -127,8 +126,8 @@ def _compare_split(
     if needed > free:
         raise MemoryError(f"the exact GP needs {needed / 1e9:.3g} GB, there are {free / 1e9:.3g} GB")
     exact = ExactObjective(SquaredExponential(), 0.01, data.X_train, data.y_train)
-    of_gpr = next(((run, model) for run, model in models.items() if run not in others), None)
-    kernel_e, noise_e = _optimum(data, of_gpr, free, time_limit)
+    exact_run = next(((run, model) for run, model in models.items() if run not in others), None)
+    kernel_e, noise_e = _optimum(data, exact_run, free, time_limit)
     posterior_e = exact.factorise(kernel_e, noise_e)
     reference = _Reference(data, kernel_e, noise_e, posterior_e.lml, _latent(posterior_e, data.X_test))
     del posterior_e  # an [N, N] array
@@ -216,7 +215,7 @@ def _judge(
 
 
 def diagnose(kl: float, lml_difference: float, nlpd_here: float, nlpd_there: float) -> str:
-    """In words: first whether the posterior is right, then what is to be said of the hyperparameters.
+    """The diagnosis: first whether the posterior is right, then whether the hyperparameters are.
 
     `lml_difference` is the exact LML at the approximation's hyperparameters minus that at the exact GP's own, for each
     training point; the NLPDs are the exact GP's at the one and at the other.
@@ -242,7 +241,7 @@ def marginal_wasserstein(a: Gaussian, e: Gaussian) -> float:
 
 
 def _joint_kl(approximation: Any, exact: ExactPosterior, X_test: FloatArray) -> float:
-    """KL of the joint latent distribution on the first test points, for each point; NaN where it is not to be had."""
+    """KL of the joint latent distribution on the first test points, for each point; NaN if it cannot be computed."""
     if not hasattr(approximation, "joint"):
         return math.nan
     X = X_test[:JOINT_POINTS]
@@ -262,7 +261,7 @@ def _joint_kl(approximation: Any, exact: ExactPosterior, X_test: FloatArray) -> 
 
 @dataclass(frozen=True)
 class _Model:
-    """What a run says of its last model."""
+    """The last model that a run recorded."""
 
     kernel: SquaredExponential
     noise_variance: float
@@ -273,7 +272,7 @@ class _Model:
 
 
 def _last_model(run: RunFolder) -> _Model | None:
-    """The last milestone, or what the budget ended with if its likelihood is no lower: M may just have grown then."""
+    """The last milestone, or the end of the run if its likelihood is no lower: M may just have grown there."""
     models = [model for number, point in enumerate(run.points()[0]) if (model := _kept(run, number, point))]
     milestones = [model for model in models if model.milestone]
     if not milestones or models[-1].elbo >= milestones[-1].elbo:
@@ -282,7 +281,7 @@ def _last_model(run: RunFolder) -> _Model | None:
 
 
 def _kept(run: RunFolder, number: int, point: dict[str, Any]) -> _Model | None:
-    """What there is of a point of the trace, if it has predictions and hyperparameters."""
+    """The model of a point of the trace, if its predictions and hyperparameters were kept."""
     path, info = run.path / store.PREDICTIONS / f"{number}.npz", point.get("info", {})
     if not path.exists() or not {"lengthscales", "variance", "noise_variance"} <= info.keys():
         return None
@@ -313,7 +312,7 @@ def _latent(posterior: Any, X: FloatArray) -> Gaussian:
 def _rebuilt(
     spec: dict[str, Any], task: Task, kernel: SquaredExponential, noise_variance: float, m: int | None
 ) -> Any | None:
-    """The method's own posterior at given hyperparameters, if the method can tell."""
+    """The method's own posterior at given hyperparameters, if it can compute that."""
     try:
         method = methods.create(spec["method"], spec.get("options"))
     except ValueError:  # a plug-in that is no longer there
@@ -328,17 +327,17 @@ def _rebuilt(
 
 
 def _optimum(
-    data: datasets.Split, of_gpr: tuple[RunFolder, _Model] | None, memory: int, time_limit: float
+    data: datasets.Split, exact_run: tuple[RunFolder, _Model] | None, memory: int, time_limit: float
 ) -> tuple[Any, float]:
-    """Where the exact GP's own training ends: that of its run if it was done, else it is continued or made here."""
-    if of_gpr is None:
+    """The end of the exact GP's own training: its run's if that finished; else it is continued, or done, here."""
+    if exact_run is None:
         training = ExactTraining(
             SquaredExponential(), data.X_train, data.y_train, memory_limit=memory, time_limit=time_limit
         )
         training.run()
         return training.layout.unpack(training.best_theta)
-    run, model = of_gpr
-    if run.status() == store.FINISHED:
+    run, model = exact_run
+    if run.status() == store.RunStatus.FINISHED:
         return model.kernel, model.noise_variance
     objective = ExactObjective(model.kernel, model.noise_variance, data.X_train, data.y_train)
     optimum = minimise(objective, objective.theta0, time_limit=time_limit)

@@ -23,9 +23,9 @@ def nlpd(y: FloatArray, mean: FloatArray, variance: FloatArray) -> float:
 
 
 def coverage(y: FloatArray, mean: FloatArray, variance: FloatArray, level: float) -> float:
-    """Share of y within the central intervals that should hold `level` per cent of it; calibrated if it is as large.
+    """Share of y within the central intervals that should hold `level` per cent of it.
 
-    A prediction that is not a number covers nothing.
+    A prediction is calibrated if that share is as large. One that is not a number covers nothing.
     """
     width = NormalDist().inv_cdf(0.5 + level / 200.0)  # standard deviations on either side
     return float(np.mean(np.abs(y - mean) <= width * np.sqrt(variance)))

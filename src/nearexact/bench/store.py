@@ -15,9 +15,11 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,29 @@ from filelock import FileLock, Timeout
 from nearexact.typing import FloatArray
 
 RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
+PLAN = "experiment.json"  # the runs that were asked for, so that `bench status` can say what is left
+FIDELITY = "fidelity.json"  # the comparison with the exact GP
 ASIDE = "aside-"  # and a number
 TAIL_BYTES = 2**16  # of a trace, enough for its last line
+
+
+class RunStatus(StrEnum):
+    """How far a run is, or how it ended."""
+
+    FINISHED = "finished"  # the method was done
+    BUDGET = "budget"  # the training time was spent
+    KILLED = "killed"  # at the hard limit, or from outside
+    OUT_OF_MEMORY = "out-of-memory"
+    ERROR = "error"
+    WAITING = "waiting"  # asked for and not started
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"  # by the end of the sweep: it starts again next time
+    ELSEWHERE = "elsewhere"  # another sweep is making it; never in run.json
+
+
+SUCCESSFUL_STATUSES = (RunStatus.FINISHED, RunStatus.BUDGET)
+FAILED_STATUSES = (RunStatus.KILLED, RunStatus.OUT_OF_MEMORY, RunStatus.ERROR)
+ENDED_STATUSES = (*SUCCESSFUL_STATUSES, *FAILED_STATUSES)
 
 # What a run can end as. A run that is neither, and that nobody holds the lock of, was interrupted.
 FINISHED, BUDGET, KILLED, OUT_OF_MEMORY, ERROR = "finished", "budget", "killed", "out-of-memory", "error"
@@ -193,16 +216,38 @@ def runs(results: str | os.PathLike[str]) -> Iterator[RunFolder]:
     return (RunFolder(path.parent) for path in sorted(Path(results).rglob(RUN)))
 
 
+class RecordedRun(RunFolder):
+    """A run whose run.json is read only once, for those who look at results and do not write any."""
+
+    @cached_property
+    def _content(self) -> dict[str, Any]:
+        return super().read()
+
+    def read(self) -> dict[str, Any]:
+        """What run.json said when it was first read."""
+        return self._content
+
+
+def recorded_runs(results: str | os.PathLike[str]) -> list[RecordedRun]:
+    """All runs below a folder, to look at; ValueError if there is no such folder."""
+    if not Path(results).is_dir():
+        raise ValueError(f"there is no folder {os.fspath(results)!r} with results")
+    return [RecordedRun(run.path) for run in runs(results)]
+
+
 def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
     """All results below a folder as one table: a row for each recorded point, one for a failed run without any.
 
     What cannot be read is left out, with a warning that names it.
     """
+    return load_runs(folder, recorded_runs(folder))
+
+
+def load_runs(folder: str | os.PathLike[str], recorded: Iterable[RunFolder]) -> pd.DataFrame:
+    """The same for a folder whose runs have been listed already."""
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
-    if not Path(folder).is_dir():
-        raise ValueError(f"there is no folder {os.fspath(folder)!r} with results")
-    for run in runs(folder):
+    for run in recorded:
         spec = run.read().get("spec")
         if not isinstance(spec, dict) or not {"dataset", "method", "seed"} <= spec.keys():
             problems.append(f"{run.path / RUN} is not the record of a run and is left out")
@@ -217,12 +262,20 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
         if not (trace.parent / RUN).exists() and not trace.parent.name.startswith(ASIDE):
             problems.append(f"{trace} is left out: there is no {RUN} next to it")
     if problems:
-        warnings.warn("\n".join(problems), stacklevel=2)
+        warnings.warn("\n".join(problems), stacklevel=3)
     frame = pd.DataFrame(rows)
     frame = frame.reindex(columns=[*COLUMNS, *(name for name in frame.columns if name not in COLUMNS)])
     frame["milestone"] = frame["milestone"].eq(True)
     frame[NUMBERS] = frame[NUMBERS].astype(float)
     return frame
+
+
+def planned(results: Path) -> list[RunSpec]:
+    """The runs that sweeps into this folder were asked for."""
+    try:
+        return [RunSpec(**spec) for spec in json.loads((results / PLAN).read_text(encoding="utf-8")).values()]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []
 
 
 def write_whole(path: Path, text: str) -> None:

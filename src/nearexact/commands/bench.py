@@ -126,7 +126,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _fidelity(options: argparse.Namespace) -> int:
-    from nearexact.bench import fidelity
+    from nearexact.bench import fidelity, store
     from nearexact.limits import parse_seconds
 
     if not options.results.is_dir():
@@ -145,7 +145,7 @@ def _fidelity(options: argparse.Namespace) -> int:
     if not found:
         raise ValueError(f"nothing in {options.results} can be compared with the exact GP")
     Console().print(table)
-    print(options.results / fidelity.FILE)
+    print(options.results / store.FIDELITY)
     return 0
 
 

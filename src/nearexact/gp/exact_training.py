@@ -15,7 +15,6 @@ import numpy as np
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.memory import chunk_rows
-from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.gp.optimise import OptimiserEnd, Step, minimise
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
@@ -23,6 +22,7 @@ from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, with_less_influence
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
+from nearexact.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.typing import FloatArray
 
 logger = logging.getLogger(__name__)

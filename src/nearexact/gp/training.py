@@ -23,7 +23,6 @@ from nearexact.gp.budget import Budget, TimeIsUpError
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.inducing import select
-from nearexact.gp.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.gp.optimise import OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
@@ -34,6 +33,7 @@ from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, with_less_influence
 from nearexact.kernels.base import Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
+from nearexact.noise_only import explains_nothing, noise_only_likelihood
 from nearexact.typing import FloatArray, IndexArray, MemoryLimit
 from nearexact.validation import as_training_data
 
@@ -139,7 +139,7 @@ class Training:
         self.budget = Budget(self.layout.kernel, n, n_features, memory=memory, time_limit=time_limit, clock=clock)
         self.schedule = inducing_schedule(n, max_inducing)
         self.capped = ends_early(n, max_inducing)
-        self.noise_only = noise_only_likelihood(self.y, numerics)
+        self.noise_only = noise_only_likelihood(self.y, numerics.floor)
         self.history: list[Stage] = []
         self.flops = 0.0
         self.on_step, self.on_stage = on_step, on_stage

@@ -23,6 +23,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from nearexact.certificate import PALETTES, Colours
+
 __all__ = ["as_json", "render"]
 
 SIGNIFICANT_DIGITS = 5  # of numbers in charts
@@ -43,7 +45,7 @@ def render(template: str, *, scripts: Sequence[str] = (), charts: bool = False, 
     )
     return environment.get_template(template).render(
         **context,
-        page_style=Markup(_asset("style.css")),
+        page_style=Markup(_tag_colours() + _asset("style.css")),
         page_scripts=[Markup(text) for text in texts],
         page_plotly=Markup(plotly),
         page_policy=f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:",
@@ -77,6 +79,17 @@ def _plain(data: Any) -> Any:
 def _rounded(number: float) -> float | int:
     rounded = float(f"{number:.{SIGNIFICANT_DIGITS}g}")
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+
+
+def _tag_colours() -> str:
+    """The colours of tags as variables for `style.css`."""
+
+    def variables(colours: Mapping[str, Colours]) -> str:
+        return " ".join(f"--{kind}: {text}; --{kind}-back: {back};" for kind, (text, back) in colours.items())
+
+    light = variables({kind: palette.light for kind, palette in PALETTES.items()})
+    dark = variables({kind: palette.dark for kind, palette in PALETTES.items()})
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
 
 
 @lru_cache(maxsize=16)

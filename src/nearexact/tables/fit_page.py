@@ -13,6 +13,7 @@ import numpy as np
 from scipy.stats import norm
 
 from nearexact import pages
+from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, VERDICT_KINDS
 from nearexact.tables.partial_dependence import Dependence, partial_dependence
 from nearexact.tables.summary import Evaluation, Summary
 from nearexact.tables.terminal import repair_line
@@ -25,12 +26,12 @@ MOST_POINTS = 2000  # in a chart
 MOST_CURVES = 6
 MOST_BARS = 20
 BLUE, ORANGE, GREY, BAND = "#3f87c9", "#d9822b", "#8a94a0", "rgba(63,135,201,0.22)"
-VERDICT_KINDS = {"certified": "good", "converged": "fair", "not reached": "open", "no better than noise": "bad"}
 VERDICTS = {
-    "certified": "The bounds on the log marginal likelihood are less than 0.01 nats per row apart: for all that matters"
-    " this is the exact Gaussian process.",
-    "converged": "More inducing points change the bound by less than 0.2 % of what the model explains: no more is to be"
-    " expected from them.",
+    "exact": "This is the exact Gaussian process.",
+    "certified": f"The bounds on the log marginal likelihood are less than {CERTIFIED_GAP:g} nats per row apart: for"
+    " all that matters this is the exact Gaussian process.",
+    "converged": f"More inducing points change the bound by less than {100.0 * CONVERGED_CHANGE:g} % of what the model"
+    " explains: no more is to be expected from them.",
     "not reached": "A limit came before the model was near to the exact Gaussian process: with more time or memory it"
     " would become better.",
     "no better than noise": "The model does no better than a constant: these columns do not explain the target.",

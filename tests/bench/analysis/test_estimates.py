@@ -26,13 +26,13 @@ def test_each_run_has_its_last_pair_and_its_largest_error(tmp_path: Path) -> Non
     write(tmp_path, 1, [5.0, -8.0, math.nan])  # the exact one was not to be had at the end
     write(tmp_path, 2, [math.nan] * 3)
     write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0))
-    found = results.read(tmp_path)
-    table = estimates(found)
+    content = results.read(tmp_path)
+    table = estimates(content)
     assert table[["method", "seed", "points"]].to_numpy().tolist() == [["itergp", 0, 3], ["itergp", 1, 2]]
     assert (table["excess_per_point"] * N).tolist() == pytest.approx([10.0, -8.0])
     assert (table["largest_excess"] * N).tolist() == pytest.approx([-50.0, -8.0])
     assert (table["exact"] - table["estimate"]).tolist() == pytest.approx([10.0, -8.0])
-    last = found.points[(found.points["method"] == "itergp") & (found.points["seed"] == 0)].iloc[-1]
+    last = content.points[(content.points["method"] == "itergp") & (content.points["seed"] == 0)].iloc[-1]
     assert table["estimate"].iloc[0] == -last["elbo"]
 
 

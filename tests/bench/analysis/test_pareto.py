@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearexact.bench.analysis import pareto, results
-from nearexact.bench.analysis.curves import LML, RMSE
+from nearexact.bench.analysis.areas import area, areas, cost_range
+from nearexact.bench.analysis.losses import LML, RMSE
 from tests.bench.synthetic import constant_trace, curve_trace, sgpr_trace, write_results, write_run
 
 small = st.integers(0, 6).map(float)  # so that points are often equal in one or both
@@ -25,9 +26,9 @@ def dominates(a: tuple[float, float], b: tuple[float, float]) -> bool:
 @given(st.lists(st.tuples(numbers, numbers), max_size=30))
 def test_the_frontier_is_what_no_point_dominates(points: list[tuple[float, float]]) -> None:
     array = np.array(points).reshape(-1, 2)
-    found = [points[i] for i in pareto.frontier(array[:, 0], array[:, 1])]
+    undominated = [points[i] for i in pareto.frontier(array[:, 0], array[:, 1])]
     finite = {p for p in points if all(math.isfinite(x) for x in p)}
-    assert found == sorted(p for p in finite if not any(dominates(q, p) for q in finite))
+    assert undominated == sorted(p for p in finite if not any(dominates(q, p) for q in finite))
 
 
 run = st.lists(st.tuples(small, small), max_size=6)
@@ -60,26 +61,26 @@ def test_the_area_is_the_mean_of_the_scaled_loss_over_the_logarithm_of_cost(poin
     grid = np.sqrt(grid[1:] * grid[:-1])
     last = np.searchsorted(costs, grid, side="right") - 1
     heights = np.where(last >= 0, np.clip(losses[last] if len(losses) else 1.0, 0.0, 1.0), 1.0)
-    assert pareto.area((costs, losses), (low, high), 0.0, 1.0) == pytest.approx(heights.mean(), abs=5e-4)
+    assert area((costs, losses), (low, high), 0.0, 1.0) == pytest.approx(heights.mean(), abs=5e-4)
 
 
 def test_ends_of_the_scale() -> None:
-    assert pareto.area((np.array([1.0]), np.array([0.2])), (1.0, 100.0), 0.2, 1.0) == 0.0
-    assert pareto.area((np.empty(0), np.empty(0)), (1.0, 100.0), 0.2, 1.0) == 1.0
-    assert pareto.area((np.array([10.0]), np.array([0.2])), (1.0, 100.0), 0.2, 1.0) == pytest.approx(0.5)
-    assert pareto.area((np.array([3.0]), np.array([0.6])), (3.0, 3.0), 0.2, 1.0) == pytest.approx(0.5)
+    assert area((np.array([1.0]), np.array([0.2])), (1.0, 100.0), 0.2, 1.0) == 0.0
+    assert area((np.empty(0), np.empty(0)), (1.0, 100.0), 0.2, 1.0) == 1.0
+    assert area((np.array([10.0]), np.array([0.2])), (1.0, 100.0), 0.2, 1.0) == pytest.approx(0.5)
+    assert area((np.array([3.0]), np.array([0.6])), (3.0, 3.0), 0.2, 1.0) == pytest.approx(0.5)
 
 
 def test_a_method_that_failed_everywhere_has_area_one_and_no_frontier(tmp_path: Path) -> None:
-    found = results.read(write_results(tmp_path, seeds=2))
-    hostile = next(name for name in found.sizes if name != "alpha")
-    assert pareto.frontiers(found, RMSE, "elapsed")[hostile]["gpr"][0].size == 0
-    areas = pareto.areas(found).set_index(["dataset", "method", "metric", "cost"])["area"]
-    assert areas[hostile, "gpr", "rmse", "elapsed"] == 1.0
-    assert 0.0 < areas[hostile, "sgpr", "rmse", "elapsed"] < 1.0
-    assert areas[hostile, "gpr", "lml", "elapsed"] == 1.0
-    assert areas["alpha", "mean", "nlpd", "elapsed"] == pytest.approx(1.0, abs=1e-4)
-    best = pareto.overall(pareto.frontiers(found, RMSE, "elapsed")["alpha"])
+    content = results.read(write_results(tmp_path, seeds=2))
+    hostile = next(name for name in content.sizes if name != "alpha")
+    assert content.frontiers[RMSE.name, "elapsed"][hostile]["gpr"][0].size == 0
+    table = areas(content).set_index(["dataset", "method", "metric", "cost"])["area"]
+    assert table[hostile, "gpr", "rmse", "elapsed"] == 1.0
+    assert 0.0 < table[hostile, "sgpr", "rmse", "elapsed"] < 1.0
+    assert table[hostile, "gpr", "lml", "elapsed"] == 1.0
+    assert table["alpha", "mean", "nlpd", "elapsed"] == pytest.approx(1.0, abs=1e-4)
+    best = pareto.overall(content.frontiers[RMSE.name, "elapsed"]["alpha"])
     assert [cost for cost, *_ in best] == sorted(cost for cost, *_ in best)
     assert {"sgpr", "gpr"} & {method for *_, method in best}
 
@@ -91,18 +92,18 @@ def test_estimates_and_other_models_have_no_frontier_of_the_likelihood(tmp_path:
         write_run(tmp_path, "a", name, 0, curve_trace(0, final=900.0))
     write_run(tmp_path, "a", "linear", 0, constant_trace(950.0, 0.1, -1.0))
     write_run(tmp_path, "b", "itergp", 0, curve_trace(0, final=900.0))  # nothing to compare with
-    found = results.read(tmp_path)
-    curves = pareto.frontiers(found, LML, "elapsed")
-    assert {name: set(mine) for name, mine in curves.items()} == {"a": {"sgpr", "svgp"}, "b": set()}
+    content = results.read(tmp_path)
+    curves = content.frontiers[LML.name, "elapsed"]
+    assert {name: set(methods) for name, methods in curves.items()} == {"a": {"sgpr", "svgp"}, "b": set()}
     assert pareto.overall(curves["a"])[-1][2] == "sgpr"
-    assert set(pareto.frontiers(found, RMSE, "elapsed")["a"]) == set(found.runs["method"])
-    areas = pareto.areas(found)
-    assert set(areas.loc[areas["metric"] == "lml", "method"]) == {"sgpr", "svgp"}
+    assert set(content.frontiers[RMSE.name, "elapsed"]["a"]) == set(content.runs["method"])
+    table = areas(content)
+    assert set(table.loc[table["metric"] == "lml", "method"]) == {"sgpr", "svgp"}
 
 
 def test_baselines_do_not_widen_the_range_of_costs() -> None:
     sgpr = (np.array([0.0, 2.0, 9.0]), np.array([3.0, 2.0, 1.0]))
     curves = {"linear": (np.array([1e-4]), np.array([0.5])), "sgpr": sgpr}
-    assert pareto.cost_range(curves) == (2.0, 9.0)
-    assert pareto.cost_range({"linear": curves["linear"]}) == (1e-4, 1e-4)
-    assert pareto.cost_range({"sgpr": (np.empty(0), np.empty(0))}) is None
+    assert cost_range(curves) == (2.0, 9.0)
+    assert cost_range({"linear": curves["linear"]}) == (1e-4, 1e-4)
+    assert cost_range({"sgpr": (np.empty(0), np.empty(0))}) is None

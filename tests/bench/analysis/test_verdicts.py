@@ -35,8 +35,8 @@ def test_the_published_linear_model_does_as_well_on_skillcraft_only() -> None:
 
 
 def verdicts_by_run(folder: Path) -> dict[tuple[str, int], tuple[str, float, float]]:
-    found = verdicts.run_verdicts(results.read(folder))
-    return {(row.method, row.seed): (row.verdict, row.m, row.seconds) for row in found.itertuples()}
+    judged = verdicts.run_verdicts(results.read(folder))
+    return {(row.method, row.seed): (row.verdict, row.m, row.seconds) for row in judged.itertuples()}
 
 
 def test_sgpr_is_judged_by_its_bounds_and_the_m_at_which_they_met_is_told(tmp_path: Path) -> None:
@@ -93,16 +93,16 @@ def test_others_are_compared_with_the_best_near_exact_value_on_the_same_split(tm
     write_run(tmp_path, "a", "near", 1, curve_trace(0, final=300.0))  # nothing near-exact on this split
     write_run(tmp_path, "a", "noise", 0, constant_trace(NOISE + 4.0, 1.0, 1.4))
     write_run(tmp_path, "a", "linear", 0, constant_trace(300.0, 0.3, 0.4))
-    found = verdicts_by_run(tmp_path)
-    assert found["gpr", 0][0] == "certified"
-    assert found["near", 0][0] == "converged"
-    assert {found["above", 0][0], found["below", 0][0], found["near", 1][0]} == {"not reached"}
-    assert found["noise", 0][0] == "no better than noise"
-    assert found["linear", 0][0] == "baseline"
+    judged = verdicts_by_run(tmp_path)
+    assert judged["gpr", 0][0] == "certified"
+    assert judged["near", 0][0] == "converged"
+    assert {judged["above", 0][0], judged["below", 0][0], judged["near", 1][0]} == {"not reached"}
+    assert judged["noise", 0][0] == "no better than noise"
+    assert judged["linear", 0][0] == "baseline"
     goal = curve_trace(0, final=300.0)[-1]["elbo"]
     trace = curve_trace(0, final=305.0)
     first = next(k for k in range(20) if all(abs(p["elbo"] - goal) <= 0.01 * N for p in trace[k:]))
-    assert found["near", 0][2] == pytest.approx(trace[first]["elapsed"])
+    assert judged["near", 0][2] == pytest.approx(trace[first]["elapsed"])
 
 
 def exact_run(times: list[float], lmls: list[float]) -> list[dict[str, float]]:
@@ -125,18 +125,18 @@ def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Pat
     write_run(tmp_path, "below", "sgpr", 0, sgpr_trace(0, final=400.0), store.BUDGET)
     for dataset in ("still", "changing"):  # has an exact value to be compared with, or not
         write_run(tmp_path, dataset, "other", 0, curve_trace(0, final=301.0))
-    found = verdicts.run_verdicts(results.read(tmp_path)).set_index(["dataset", "method"])
-    assert found["verdict"].xs("gpr", level="method").to_dict() == {
+    judged = verdicts.run_verdicts(results.read(tmp_path)).set_index(["dataset", "method"])
+    assert judged["verdict"].xs("gpr", level="method").to_dict() == {
         "still": "converged", "changing": "not reached", "finished": "certified", "sparse": "not reached",
         "noise": "no better than noise", "compared": "converged", "below": "not reached",
     }  # fmt: skip
-    assert found.loc[("changing", "gpr"), "basis"] == "training was cut short"
-    assert found.loc[("compared", "gpr"), "basis"] == "the best near-exact value"
-    assert found.loc[("below", "gpr"), "basis"].startswith("training was cut short; 0.1 nats per point below")
-    assert found.loc[("below", "sgpr"), "verdict"] == "certified"  # by bounds that had to meet
-    assert math.isnan(found.loc[("changing", "gpr"), "seconds"])
-    assert found.loc[("still", "gpr"), "seconds"] == pytest.approx(9.0)  # a dip in between was not near
-    assert found["verdict"].xs("other", level="method").to_dict() == {"still": "converged", "changing": "not reached"}
+    assert judged.loc[("changing", "gpr"), "basis"] == "training was cut short"
+    assert judged.loc[("compared", "gpr"), "basis"] == "the best near-exact value"
+    assert judged.loc[("below", "gpr"), "basis"].startswith("training was cut short; 0.1 nats per point below")
+    assert judged.loc[("below", "sgpr"), "verdict"] == "certified"  # by bounds that had to meet
+    assert math.isnan(judged.loc[("changing", "gpr"), "seconds"])
+    assert judged.loc[("still", "gpr"), "seconds"] == pytest.approx(9.0)  # a dip in between was not near
+    assert judged["verdict"].xs("other", level="method").to_dict() == {"still": "converged", "changing": "not reached"}
 
 
 def test_runs_without_a_result_say_so(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_runs_without_a_result_say_so(tmp_path: Path) -> None:
     write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], store.KILLED, "too long")
     write_run(tmp_path, "a", "other", 0, constant_trace(math.nan, 1.0, 1.0))
     write_run(tmp_path, "b.csv:y", "sgpr", 0, sgpr_trace(0), n=None)  # nobody knows how large it is
-    found = verdicts.run_verdicts(results.read(tmp_path))
-    assert found["verdict"].tolist() == ["no result", "no result", "not reached", "no result"]
-    assert found["method"].tolist() == ["other", "sgpr", "sgpr", "sgpr"]
+    judged = verdicts.run_verdicts(results.read(tmp_path))
+    assert judged["verdict"].tolist() == ["no result", "no result", "not reached", "no result"]
+    assert judged["method"].tolist() == ["other", "sgpr", "sgpr", "sgpr"]
 
 
 def test_the_verdict_on_several_seeds_is_the_one_in_the_middle() -> None:
@@ -168,22 +168,22 @@ def test_the_gap_is_that_of_the_seeds_whose_verdict_is_shown(tmp_path: Path) -> 
     assert (row.verdict, row.basis) == ("not reached", "its own bounds and the steps up in M")
     assert row.gap_per_point > 0.01
     write_run(tmp_path, "a", "sgpr", 2, sgpr_trace(2))
-    found = results.read(tmp_path)
-    row = next(verdicts.near_exactness(found).itertuples())
-    runs = verdicts.run_verdicts(found)
+    content = results.read(tmp_path)
+    row = next(verdicts.near_exactness(content).itertuples())
+    runs = verdicts.run_verdicts(content)
     assert row.verdict == "certified"
     assert row.gap_per_point == pytest.approx(runs.loc[runs["verdict"] == "certified", "gap_per_point"].mean())
 
 
 def test_the_table_and_the_counts(tmp_path: Path) -> None:
-    found = results.read(write_results(tmp_path))
-    table = verdicts.near_exactness(found)
+    content = results.read(write_results(tmp_path))
+    table = verdicts.near_exactness(content)
     by_pair = table.set_index(["dataset", "method"])
     assert by_pair.loc[("alpha", "sgpr"), "verdict"] == "certified"
     assert by_pair.loc[("alpha", "sgpr"), "m"] == 500
     assert by_pair.loc[("alpha", "sgpr"), "linear_as_good"] == "no"
     assert by_pair.loc[("alpha", "sgpr"), "seeds_near_exact"] == 3
-    hostile = next(name for name in found.sizes if name != "alpha")
+    hostile = next(name for name in content.sizes if name != "alpha")
     assert by_pair.loc[(hostile, "gpr"), "verdict"] == "no result"
     counts = verdicts.near_exact_counts(table).set_index("method")
     assert counts.loc["sgpr", ["near_exact", "datasets"]].tolist() == [2, 2]

@@ -10,14 +10,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from nearexact.bench.analysis import results, verdicts
-from nearexact.bench.analysis.curves import smooth
 from nearexact.bench.report import figures
 from nearexact.bench.report.method_styles import styles
 from tests.bench.synthetic import write_results, write_run
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> results.Results:
+def content(tmp_path_factory: pytest.TempPathFactory) -> results.Results:
     folder = tmp_path_factory.mktemp("results")
     write_results(folder / "all", seeds=2)
     shutil.copytree(folder / "all" / "alpha", folder / "one" / "alpha")
@@ -25,9 +24,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> results.Results:
     return results.read(folder / "one")
 
 
-def test_all_figures_are_written_and_no_state_is_left(found: results.Results, tmp_path: Path) -> None:
+def test_all_figures_are_written_and_no_state_is_left(content: results.Results, tmp_path: Path) -> None:
     before = dict(mpl.rcParams)
-    written = figures.write_figures(found, verdicts.near_exactness(found), tmp_path / "deep" / "down")
+    written = figures.write_figures(content, verdicts.near_exactness(content), tmp_path / "deep" / "down")
     assert dict(mpl.rcParams) == before
     names = {path.name for path in written}
     assert {f"alpha_{what}.{end}" for what in ("curves", "calibration", "frontiers") for end in ("pdf", "png")} < names
@@ -39,9 +38,9 @@ def test_all_figures_are_written_and_no_state_is_left(found: results.Results, tm
 
 
 @pytest.mark.parametrize("x", ["elapsed", "flops", "peak_memory_mb", "predict_seconds"])
-def test_curves_can_be_drawn_over_every_cost(x: str, found: results.Results) -> None:
-    points = smooth(found.points)
-    figure = figures.curves(found, "alpha", points[points["dataset"] == "alpha"].reset_index(drop=True), x)
+def test_curves_can_be_drawn_over_every_cost(x: str, content: results.Results) -> None:
+    points = content.smoothed
+    figure = figures.curves(content, "alpha", points[points["dataset"] == "alpha"].reset_index(drop=True), x)
     assert isinstance(figure, Figure)
     panels = figure.axes
     assert [ax.get_title(loc="left") for ax in panels] == ["nLB and nUB", "RMSE", "NLPD"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
+import pstats
 import re
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearexact.bench import store
+from nearexact.bench.analysis import verdicts
+from nearexact.bench.analysis.checkpoints import checkpoint_values
+from nearexact.bench.analysis.curves import smooth
+from nearexact.bench.analysis.losses import COSTS, METRICS
+from nearexact.bench.analysis.pareto import frontiers
 from nearexact.bench.analysis.results import read
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.chart_data import thin
 from nearexact.bench.report.page import render, write_report
 from nearexact.bench.running.sweep import PLAN
+from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, CONVERGED_STEPS, PALETTES
 from nearexact.cli import main
 from tests.bench.synthetic import HOSTILE, NOISE, constant_trace, curve_trace, sgpr_trace, write_results, write_run
 
@@ -126,11 +136,28 @@ def test_linear_is_as_good_only_if_it_is_as_good_as_the_best_gp(tmp_path: Path) 
     write_run(folder, "estimate", "itergp", 0, curve_trace(0, final=900.0))
     write_run(folder, "estimate", "plugin", 0, curve_trace(0, final=-950.0))
     write_run(folder, "nothing", "gpr", 0, [], store.ERROR, "no")
-    found = read(folder)
-    page = render(found, report_tables.all_tables(found), "r")
+    content = read(folder)
+    page = render(content, report_tables.all_tables(content), "r")
     table = page.split('id="table-verdicts"')[1].split("</table>")[0]
     rows = [re.findall(r">([^<>]+)(?:</a>)?</td>", row) for row in table.split("<tr>")[2:]]
     assert {row[0]: row[-1] for row in rows} == {"bound": "yes", "estimate": "no", "near": "no", "nothing": "n/a"}
+
+
+def test_the_page_explains_verdicts_with_the_thresholds_and_colours_of_the_certificate(tmp_path: Path) -> None:
+    write_run(tmp_path, "alpha", "sgpr", 0, sgpr_trace(0))
+    content = read(tmp_path)
+    page = render(content, report_tables.all_tables(content), "r")
+    explained = page.split("What the verdicts mean")[1].split("</details>")[0]
+    assert f"less than {CERTIFIED_GAP:g} nats per data point apart" in explained
+    change = f"less than {100.0 * CONVERGED_CHANGE:g} % of what the model explains"
+    assert f"Each of the last {CONVERGED_STEPS} steps up in M changed the bound by {change}" in explained
+    for verdict, kind in verdicts.KINDS.items():
+        if verdict != verdicts.BASELINE:
+            assert f'<span class="tag {kind}">{verdict}</span>' in explained
+    for kind, palette in PALETTES.items():
+        assert f"--{kind}: {palette.light.text}; --{kind}-back: {palette.light.back};" in page
+        assert f"--{kind}: {palette.dark.text}; --{kind}-back: {palette.dark.back};" in page
+        assert f".tag.{kind} {{ color: var(--{kind}); background: var(--{kind}-back); }}" in page or kind == "plain"
 
 
 @given(st.integers(0, 500), st.integers(2, 60), st.data())
@@ -145,6 +172,29 @@ def test_thinning_keeps_the_ends_and_the_number(n: int, most: int, data: st.Data
         assert set(marked.tolist()) <= set(kept.tolist())
 
 
+def test_a_report_smooths_once_computes_each_frontier_once_and_reads_each_run_once(tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "r", seeds=1)
+    opened: list[Path] = []
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:  # stays for the process, so that it must be cheap
+        if event == "open" and str(arguments[0]).startswith(str(folder)):
+            opened.append(Path(str(arguments[0])))
+
+    sys.addaudithook(note)
+    profile = cProfile.Profile()
+    profile.runcall(write_report, folder, tmp_path / "out")
+    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+
+    def calls(function: Any) -> int:
+        code = function.__code__
+        number: int = stats[code.co_filename, code.co_firstlineno, code.co_name][1]
+        return number
+
+    assert calls(smooth) == calls(checkpoint_values) == 1
+    assert calls(frontiers) == len(METRICS) * len(COSTS)
+    assert sorted(path for path in opened if path.name == store.RUN) == sorted(folder.rglob(store.RUN))
+
+
 @pytest.mark.slow
 def test_a_thousand_runs_are_analysed_within_thirty_seconds(tmp_path: Path) -> None:
     for k in range(10):
@@ -154,7 +204,7 @@ def test_a_thousand_runs_are_analysed_within_thirty_seconds(tmp_path: Path) -> N
             for method in ("itergp", "svgp"):
                 write_run(tmp_path / "r", f"set{k}", method, seed, curve_trace(seed, final=299.0, points=60))
             write_run(tmp_path / "r", f"set{k}", "mean", seed, constant_trace(NOISE, 1.0, 1.4))
-    begun = time.perf_counter()
+    started = time.perf_counter()
     write_report(tmp_path / "r", tmp_path / "out", with_figures=False)
-    assert time.perf_counter() - begun < 30.0
+    assert time.perf_counter() - started < 30.0
     assert (tmp_path / "out" / "report.html").stat().st_size < 8_000_000

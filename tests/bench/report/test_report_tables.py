@@ -10,11 +10,15 @@ import pandas as pd
 import pytest
 
 from nearexact import bench
-from nearexact.bench.analysis import curves, results
+from nearexact.bench.analysis import results
+from nearexact.bench.analysis.families import ORDER, ordered
+from nearexact.bench.analysis.losses import LML, RMSE
 from nearexact.bench.analysis.published import load as load_published
 from nearexact.bench.analysis.results import Results
+from nearexact.bench.analysis.targets import compute_to_target
 from nearexact.bench.report import report_tables
-from nearexact.bench.report.table_format import Table
+from nearexact.bench.report.method_styles import styles
+from nearexact.bench.report.table_format import ReportTable
 from tests.bench.synthetic import HOSTILE, write_results
 
 
@@ -24,43 +28,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> Results:
+def content(folder: Path) -> Results:
     return results.read(folder)
 
 
 @pytest.fixture(scope="module")
-def made(found: Results) -> dict[str, Table]:
-    return {table.name: table for table in report_tables.all_tables(found)}
+def tables(content: Results) -> dict[str, ReportTable]:
+    return {table.name: table for table in report_tables.all_tables(content)}
 
 
-def test_checkpoint_cells_are_means_over_seeds(folder: Path, made: dict[str, Table]) -> None:
+def test_checkpoint_cells_are_means_over_seeds(folder: Path, tables: dict[str, ReportTable]) -> None:
     points = bench.load(folder)
     points = points[points["dataset"] == "alpha"]
     sgpr = points[(points["method"] == "sgpr") & points["milestone"]]
     gpr = points[points["method"] == "gpr"]
-    back = pd.read_csv(io.StringIO(made["rmse"].to_csv()))
+    back = pd.read_csv(io.StringIO(tables["rmse"].to_csv()))
     rows = back[back["dataset"] == "alpha"].set_index("method")
     for m in (10, 50, 500):
         ends = sgpr[sgpr["m"] == m]
         moment = median(ends["elapsed"])
         assert rows.loc["(seconds)", f"M={m}"] == pytest.approx(moment)
         assert rows.loc["sgpr", f"M={m}"] == pytest.approx(mean(ends["rmse"]))
-        before = [mine[mine["elapsed"] <= moment]["rmse"] for _, mine in gpr.groupby("seed")]
+        before = [run[run["elapsed"] <= moment]["rmse"] for _, run in gpr.groupby("seed")]
         last = [values.iloc[-1] for values in before if len(values)]
         cell = rows.loc["gpr", f"M={m}"]
         assert cell == pytest.approx(mean(last)) if last else pd.isna(cell)
-    assert rows.loc["gpr", "final"] == pytest.approx(mean(mine["rmse"].iloc[-1] for _, mine in gpr.groupby("seed")))
+    assert rows.loc["gpr", "final"] == pytest.approx(mean(run["rmse"].iloc[-1] for _, run in gpr.groupby("seed")))
 
 
-def test_the_rows_have_the_papers_order_and_plugins_come_last(made: dict[str, Table]) -> None:
-    texts = made["lml"].texts()
+def test_the_rows_have_the_papers_order_and_plugins_come_last(tables: dict[str, ReportTable]) -> None:
+    texts = tables["lml"].texts()
     assert texts.loc[texts["dataset"] == "alpha", "method"].tolist() == [
         "(seconds)", "IterGP", "SGPR", "GPR", "Linear", "Mean", "Own"
     ]  # fmt: skip
 
 
-def test_failures_and_what_is_not_there_are_visible(made: dict[str, Table]) -> None:
-    texts = made["nlpd"].texts()
+def test_failures_and_what_is_not_there_are_visible(tables: dict[str, ReportTable]) -> None:
+    texts = tables["nlpd"].texts()
     hostile = texts[texts["dataset"] != "alpha"].set_index("method")
     assert hostile.loc["GPR", "final"] == "failed"
     assert hostile.loc["GPR", "status"] == "3 out-of-memory"
@@ -68,53 +72,53 @@ def test_failures_and_what_is_not_there_are_visible(made: dict[str, Table]) -> N
     assert alpha.loc["IterGP", "final"] == "inf"
     assert alpha.loc["IterGP", "status"] == "1 error"
     assert alpha.loc["GPR", "M=10"] == "n/a"
-    assert made["rmse"].texts().set_index(["dataset", "method"]).loc[("alpha", "IterGP"), "final"] == "3.1e9"
-    lml = made["lml"].texts().set_index(["dataset", "method"])
+    assert tables["rmse"].texts().set_index(["dataset", "method"]).loc[("alpha", "IterGP"), "final"] == "3.1e9"
+    lml = tables["lml"].texts().set_index(["dataset", "method"])
     assert lml.loc[("alpha", "IterGP"), "final"] == "nan"
 
 
-def test_every_run_that_failed_is_in_every_table(made: dict[str, Table], found: Results) -> None:
-    pairs = set(zip(found.failed["dataset"], found.failed["method"], strict=True))
-    for name, table in made.items():
+def test_every_run_that_failed_is_in_every_table(tables: dict[str, ReportTable], content: Results) -> None:
+    pairs = set(zip(content.failed["dataset"], content.failed["method"], strict=True))
+    for name, table in tables.items():
         if "dataset" in table.frame:
             assert pairs <= set(zip(table.frame["dataset"], table.frame["method"], strict=True)), name
-    assert made["near_exact_counts"].frame.set_index("method").loc["gpr", "failed_runs"] == 3
-    assert made["failures"].frame["reason"].str.contains("what a pity").any()
+    assert tables["near_exact_counts"].frame.set_index("method").loc["gpr", "failed_runs"] == 3
+    assert tables["failures"].frame["reason"].str.contains("what a pity").any()
 
 
-def test_a_cell_that_not_all_seeds_have_says_how_many(tmp_path: Path, found: Results) -> None:
-    points = found.points
+def test_a_cell_that_not_all_seeds_have_says_how_many(tmp_path: Path, content: Results) -> None:
+    points = content.points
     last = points["milestone"] & (points["m"] == 500) & (points["seed"] > 1)
-    fewer = Results(points[~last].reset_index(drop=True), found.runs, 0, found.sizes, [])
-    texts = report_tables.checkpoint_table(fewer, curves.RMSE).texts()
+    fewer = Results(points[~last].reset_index(drop=True), content.runs, 0, content.sizes, [])
+    texts = report_tables.checkpoint_table(fewer, RMSE).texts()
     cell = texts[(texts["dataset"] == "alpha") & (texts["method"] == "SGPR")]["M=500"].iloc[0]
     assert cell.endswith(" (2 of 3)")
     last = points["milestone"] & (points["m"] == 500) & (points["seed"] > 0)
-    fewer = Results(points[~last].reset_index(drop=True), found.runs, 0, found.sizes, [])
-    assert "M=500" not in report_tables.checkpoint_table(fewer, curves.RMSE).frame  # most never finished it
+    fewer = Results(points[~last].reset_index(drop=True), content.runs, 0, content.sizes, [])
+    assert "M=500" not in report_tables.checkpoint_table(fewer, RMSE).frame  # most never finished it
 
 
-def test_targets_are_medians_over_all_runs(made: dict[str, Table], found: Results) -> None:
-    frame = made["compute_to_target"].frame.set_index(["dataset", "metric", "method"])
-    needed = curves.compute_to_target(found.points, curves.RMSE, 0.05, {"alpha": 1000})
+def test_targets_are_medians_over_all_runs(tables: dict[str, ReportTable], content: Results) -> None:
+    frame = tables["compute_to_target"].frame.set_index(["dataset", "metric", "method"])
+    needed = compute_to_target(content, RMSE, 0.05)
     sgpr = needed[(needed["dataset"] == "alpha") & (needed["method"] == "sgpr")]
     assert frame.loc[("alpha", "RMSE", "sgpr"), "seconds_5"] == pytest.approx(median(sgpr["elapsed"]))
-    hostile = next(name for name in found.sizes if name != "alpha")
+    hostile = next(name for name in content.sizes if name != "alpha")
     assert frame.loc[(hostile, "RMSE", "gpr"), "reached_5"] == "0 of 3"
-    texts = made["compute_to_target"].texts()
+    texts = tables["compute_to_target"].texts()
     row = texts[(texts["dataset"] == hostile) & (texts["method"] == "GPR") & (texts["metric"] == "RMSE")]
     assert row["seconds_5"].tolist() == ["never"]
 
 
-def test_published_rows_stand_beside_ours_with_their_own_times(found: Results) -> None:
+def test_published_rows_stand_beside_ours_with_their_own_times(content: Results) -> None:
     renamed = Results(
-        found.points.replace({"dataset": {"alpha": "naval"}}),
-        found.runs.replace({"dataset": {"alpha": "naval"}}),
+        content.points.replace({"dataset": {"alpha": "naval"}}),
+        content.runs.replace({"dataset": {"alpha": "naval"}}),
         0,
-        {"naval": found.sizes["alpha"]} | {name: size for name, size in found.sizes.items() if name != "alpha"},
+        {"naval": content.sizes["alpha"]} | {name: size for name, size in content.sizes.items() if name != "alpha"},
         [],
     )
-    frame = report_tables.checkpoint_table(renamed, curves.LML, with_published=True).frame
+    frame = report_tables.checkpoint_table(renamed, LML, with_published=True).frame
     rows = frame[frame["dataset"] == "naval"].set_index("method")
     table = load_published()
     value = table[(table["metric"] == "lml") & (table["dataset"] == "naval") & (table["method"] == "sgpr")]
@@ -122,15 +126,15 @@ def test_published_rows_stand_beside_ours_with_their_own_times(found: Results) -
     assert rows.loc["sgpr (published, A6000)", "M=500"] == value.loc["500", "value"]
     assert rows.loc["sgpr (published, A6000)", "final"] == value.loc["final", "value"]
     assert rows.loc["(seconds, published, A6000)", "M=500"] == value.loc["500", "seconds"]
-    texts = report_tables.checkpoint_table(renamed, curves.LML, with_published=True).texts().set_index("method")
+    texts = report_tables.checkpoint_table(renamed, LML, with_published=True).texts().set_index("method")
     assert texts.loc["IterGP (published, A6000)", "M=500"] == "nan"  # as printed
 
 
 def test_labels_are_short_unless_two_are_the_same() -> None:
-    from nearexact.bench.report.method_styles import ordered, styles
-
     assert styles(["a.py:Own"])["a.py:Own"].label == "Own"
     both = styles(["a.py:Own", "b.py:Own", "c.py:SGPR", "sgpr"])
-    assert len({look.label for look in both.values()}) == 4
+    assert len({style.label for style in both.values()}) == 4
     assert ordered(["zeta", "mean", "gpr", "sgpr", "itergp"]) == ["itergp", "sgpr", "gpr", "mean", "zeta"]
     assert HOSTILE in styles([HOSTILE])[HOSTILE].label
+    assert list(styles(ORDER)) == list(ORDER)
+    assert len({style.colour for style in styles(ORDER).values()}) == len(ORDER)

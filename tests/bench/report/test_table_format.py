@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearexact.bench.report import table_format
-from nearexact.bench.report.table_format import Table
+from nearexact.bench.report.table_format import ReportTable
 
 HOSTILE = ["a|b", "50 % & more", "x_y", "<b>", "back\\slash", "{brace}", "$5", "two\nlines", "#1", "~^"]
 
 
-def table() -> Table:
+def table() -> ReportTable:
     frame = pd.DataFrame({"dataset": HOSTILE, "value": [float(k) for k in range(len(HOSTILE))]})
-    return Table("t", "title", frame, {"value": "a value"}, {"value": table_format.number(1, 1e4)})
+    return ReportTable("t", "title", frame, {"value": "a value"}, {"value": table_format.number(1, 1e4)})
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_was_never_reached_says_so() -> None:
 
 def test_csv_comes_back_with_all_digits() -> None:
     frame = pd.DataFrame({"dataset": HOSTILE, "value": [1.0 / 3.0] * len(HOSTILE)})
-    back = pd.read_csv(io.StringIO(Table("t", "", frame).to_csv()))
+    back = pd.read_csv(io.StringIO(ReportTable("t", "", frame).to_csv()))
     pd.testing.assert_frame_equal(back, frame, check_exact=True)
 
 
@@ -85,7 +85,7 @@ def test_latex_is_a_booktabs_tabular_with_everything_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "made"),
+    ("text", "latex"),
     [
         ("-2797", "$-2797$"),
         ("3.1e9", r"$3.1\times 10^{9}$"),
@@ -95,5 +95,5 @@ def test_latex_is_a_booktabs_tabular_with_everything_escaped() -> None:
         ("−LML", "$-$LML"),
     ],
 )
-def test_numbers_in_latex_are_mathematics(text: str, made: str) -> None:
-    assert table_format.latex(text) == made
+def test_numbers_in_latex_are_mathematics(text: str, latex: str) -> None:
+    assert table_format.latex(text) == latex

@@ -1,4 +1,4 @@
-"""How far the estimates of the log marginal likelihood are off, where a method has recorded the exact value as well.
+"""How far estimates of the log marginal likelihood are off, for methods that recorded the exact value as well.
 
 A method such as IterGP optimises an estimate. At the same hyperparameters the exact value is known if the run recorded
 it as `exact_lml`; the difference is the estimator's error, and has nothing to do with where training ended.
@@ -11,10 +11,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis.results import KEY, Results
-from nearexact.bench.report.method_styles import ordered
+from nearexact.bench.analysis.families import ordered
+from nearexact.bench.analysis.points import KEY
+from nearexact.bench.analysis.results import Results
 
-EXACT = "exact_lml"
 COLUMNS = [*KEY, "estimate", "exact", "excess_per_point", "largest_excess", "points"]
 
 
@@ -22,18 +22,16 @@ def estimates(results: Results) -> pd.DataFrame:
     """A row for each run that recorded exact values: at its last point that has one, and the largest error of all.
 
     `estimate` and `exact` are losses, −LML; the excess is (estimated − exact LML)/N, so that above zero the estimate
-    promises too much. `largest_excess` is that of all points which is furthest from zero.
+    is too optimistic. `largest_excess` is the excess furthest from zero over all points.
     """
-    if EXACT not in results.points:
-        return pd.DataFrame(columns=COLUMNS)
-    points = results.points.assign(exact=pd.to_numeric(results.points[EXACT], errors="coerce"))
+    points = results.points.rename(columns={"exact_lml": "exact"})
     points = points[np.isfinite(points["exact"]) & np.isfinite(points["elbo"])]
-    found = {}
-    for key, mine in points.groupby(KEY):
-        excess = ((mine["elbo"] - mine["exact"]) / (results.sizes[key[0]].n or math.nan)).to_numpy()
+    rows = {}
+    for key, run in points.groupby(KEY):
+        excess = ((run["elbo"] - run["exact"]) / (results.sizes[key[0]].n or math.nan)).to_numpy()
         largest = excess[np.argmax(np.abs(excess))]
-        last = mine.iloc[-1]
-        found[key] = (*key, -last["elbo"], -last["exact"], excess[-1], largest, len(mine))
+        last = run.iloc[-1]
+        rows[key] = (*key, -last["elbo"], -last["exact"], excess[-1], largest, len(run))
     place = {method: position for position, method in enumerate(ordered(points["method"]))}
-    rows = [found[key] for key in sorted(found, key=lambda key: (key[0], place[key[1]], key[2]))]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    keys = sorted(rows, key=lambda key: (key[0], place[key[1]], key[2]))
+    return pd.DataFrame([rows[key] for key in keys], columns=COLUMNS)

@@ -1,31 +1,18 @@
-"""What a method gives for what it costs: Pareto frontiers, and one figure for a whole curve.
+"""The losses that a method reaches for its costs: Pareto frontiers, of one run, over seeds and over all methods.
 
-A frontier is made of the points that no other point beats in both cost and loss. The figure is the area under the curve
-of the best loss so far over the logarithm of the cost, both scaled to the data set: 0 is the best from the beginning, 1
-never better than the constant predictor. `docs/report.md` defines it.
+A frontier is made of the points that no other point beats in both cost and loss.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis.curves import (
-    COSTS,
-    LML,
-    METRICS,
-    IntArray,
-    Metric,
-    best_losses,
-    bounded,
-    run_positions,
-    smooth,
-)
-from nearexact.bench.analysis.results import KEY, Results
-from nearexact.bench.report.method_styles import BASELINES, is_lower_bound, ordered
+from nearexact.bench.analysis.families import ordered
+from nearexact.bench.analysis.losses import Metric
+from nearexact.bench.analysis.points import KEY, IntArray, run_positions
 from nearexact.typing import FloatArray
 
 Curve = tuple[FloatArray, FloatArray]  # costs that rise, losses that fall
@@ -34,14 +21,15 @@ Curve = tuple[FloatArray, FloatArray]  # costs that rise, losses that fall
 def frontier(costs: FloatArray, losses: FloatArray) -> IntArray:
     """The positions of the points that are not dominated, by rising cost; of equal points the first.
 
-    One point dominates another if it is at least as good in both and better in one. What is not finite is never in it.
+    One point dominates another if it is at least as good in both and better in one. Points that are not finite are left
+    out.
     """
     usable = np.flatnonzero(np.isfinite(costs) & np.isfinite(losses))
     order = usable[np.lexsort((losses[usable], costs[usable]))]
     best = np.minimum.accumulate(losses[order]) if len(order) else np.empty(0)
     better = np.concatenate([[True], losses[order][1:] < best[:-1]]) if len(order) else np.empty(0, dtype=bool)
-    found: IntArray = order[better]
-    return found
+    undominated: IntArray = order[better]
+    return undominated
 
 
 def median_frontier(runs: Sequence[Curve]) -> Curve:
@@ -60,44 +48,22 @@ def median_frontier(runs: Sequence[Curve]) -> Curve:
     return grid[keep], median[keep]
 
 
-def area(curve: Curve, cost_range: tuple[float, float], best: float, worst: float) -> float:
-    """The mean over the logarithm of cost of the best loss so far, scaled from 0 at `best` to 1 at `worst` and clipped.
-
-    Before its first point a method counts as 1. With a range of one cost only, it is the value there.
-    """
-    costs, losses = curve
-    low, high = (math.log(cost) for cost in cost_range)
-    if not len(costs) or not worst > best:
-        return 1.0 if not len(costs) else math.nan
-    scaled = np.clip((losses - best) / (worst - best), 0.0, 1.0)
-    if high <= low:
-        return float(scaled[-1])
-    edges = np.clip(np.log(costs), low, high)
-    widths = np.diff(np.append(edges, high))
-    return float(((edges[0] - low) + widths @ scaled) / (high - low))
-
-
-def frontiers(results: Results, metric: Metric, cost: str) -> dict[str, dict[str, Curve]]:
-    """For each data set and method the median frontier over its seeds; runs without points count as runs.
-
-    Of the log marginal likelihood only lower bounds have one: an estimate may be too high, another model's is another.
-    """
-    points = smooth(results.points)
-    losses, costs = metric.loss(points).to_numpy(), points[cost].to_numpy()
-    curves: dict[tuple[str, str], list[Curve]] = {}
-    empty = (np.empty(0), np.empty(0))
-    found = {key: (costs[rows], losses[rows]) for key, rows in run_positions(points)}
-    known = {name for name in results.runs["method"] if is_lower_bound(name, has_upper=False)}
-    comparable = known | bounded(points) if metric is LML else set(results.runs["method"])
-    for key in results.runs[KEY].itertuples(index=False, name=None):
-        if key[1] not in comparable:
-            continue
-        curves.setdefault((key[0], key[1]), []).append(found.get(key, empty))
-    made: dict[str, dict[str, Curve]] = {}
-    for dataset in sorted(results.sizes):
-        methods = ordered(method for name, method in curves if name == dataset)
-        made[dataset] = {method: median_frontier(curves[dataset, method]) for method in methods}
-    return made
+def frontiers(
+    smoothed: pd.DataFrame, runs: pd.DataFrame, methods: Container[str], metric: Metric, cost: str
+) -> dict[str, dict[str, Curve]]:
+    """For each data set and each of the methods the median frontier over seeds; runs without points count as runs."""
+    losses, costs = metric.loss(smoothed).to_numpy(), smoothed[cost].to_numpy()
+    by_run = {key: (costs[rows], losses[rows]) for key, rows in run_positions(smoothed)}
+    without_points = (np.empty(0), np.empty(0))
+    seeds: dict[str, dict[str, list[Curve]]] = {dataset: {} for dataset in sorted(runs["dataset"].unique())}
+    for dataset, method, seed in runs[KEY].itertuples(index=False, name=None):
+        if method in methods:
+            curve = by_run.get((dataset, method, seed), without_points)
+            seeds[dataset].setdefault(method, []).append(curve)
+    return {
+        dataset: {method: median_frontier(curves[method]) for method in ordered(curves)}
+        for dataset, curves in seeds.items()
+    }
 
 
 def overall(curves: dict[str, Curve]) -> list[tuple[float, float, str]]:
@@ -108,40 +74,3 @@ def overall(curves: dict[str, Curve]) -> list[tuple[float, float, str]]:
     costs = np.concatenate([costs for costs, _ in curves.values()])
     losses = np.concatenate([losses for _, losses in curves.values()])
     return [(float(costs[i]), float(losses[i]), names[i]) for i in frontier(costs, losses)]
-
-
-def areas(results: Results) -> pd.DataFrame:
-    """Area under the curve of each method on each data set: dataset, method, metric, cost, area."""
-    rows = []
-    for metric in METRICS:
-        best = best_losses(results.points, metric).groupby("dataset").median()
-        for cost in COSTS:
-            for dataset, curves in frontiers(results, metric, cost).items():
-                size = results.sizes[dataset]
-                limits = cost_range(curves)
-                if limits is None:
-                    continue
-                worst = metric.constant(size.n)
-                for method, curve in curves.items():
-                    value = area(_positive(curve), limits, best.get(dataset, math.nan), worst)
-                    rows.append((dataset, method, metric.name, cost, value))
-    return pd.DataFrame(rows, columns=["dataset", "method", "metric", "cost", "area"])
-
-
-def cost_range(curves: dict[str, Curve]) -> tuple[float, float] | None:
-    """The least and the largest cost of the frontiers; of baselines', which cost next to nothing, only without others.
-
-    None where nobody has told what it cost.
-    """
-    for names in (set(curves) - set(BASELINES), set(curves)):
-        spent = np.concatenate([np.empty(0), *(curves[name][0] for name in sorted(names))])
-        spent = spent[spent > 0.0]
-        if len(spent):
-            return float(spent.min()), float(spent.max())
-    return None
-
-
-def _positive(curve: Curve) -> Curve:
-    """The curve with costs that have a logarithm: at no cost means from the beginning."""
-    costs, losses = curve
-    return np.maximum(costs, np.finfo(float).tiny), losses

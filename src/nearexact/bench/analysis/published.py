@@ -1,4 +1,4 @@
-"""The results that the paper prints, to lay ours beside them: means over five seeds, on an A6000 GPU."""
+"""The results that the paper prints, to compare ours with: means over five seeds, on an A6000 GPU."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from importlib.resources import files
 
 import pandas as pd
 
+from nearexact.bench.analysis.checkpoints import FINAL
 from nearexact.certificate import Verdict, judge
 
 NOTE = "published, A6000"
 METHODS = {"IterGP": "itergp", "SGPR": "sgpr", "GPR": "gpr", "Linear": "linear", "Mean Pred.": "mean"}
 METRICS = {"negative_lml": "lml", "rmse": "rmse", "nlpd": "nlpd"}
-FINAL = "final"
 
 
 def load() -> pd.DataFrame:
@@ -46,9 +46,9 @@ def verdicts() -> dict[str, Verdict]:
     """The verdict on the published SGPR of each data set, by what growing M changed: upper bounds are not printed."""
     table = load()
     losses = table[(table["metric"] == "lml")].sort_index()
-    found = {}
-    for dataset, mine in losses.groupby("dataset"):
-        elbos = (-mine.loc[mine["method"] == "sgpr", "value"]).tolist()  # in the order of M; the last M is "final"
-        noise_only = -float(mine.loc[mine["method"] == "mean", "value"].iloc[0])
-        found[str(dataset)] = judge(elbos[-1], float("nan"), elbos, noise_only, int(mine["n_train"].iloc[0]))
-    return found
+    by_dataset = {}
+    for dataset, rows in losses.groupby("dataset"):
+        elbos = (-rows.loc[rows["method"] == "sgpr", "value"]).tolist()  # in the order of M; the last M is "final"
+        noise_only = -float(rows.loc[rows["method"] == "mean", "value"].iloc[0])
+        by_dataset[str(dataset)] = judge(elbos[-1], float("nan"), elbos, noise_only, int(rows["n_train"].iloc[0]))
+    return by_dataset

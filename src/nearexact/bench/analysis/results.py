@@ -1,28 +1,32 @@
-"""A results folder as the analysis needs it: the points of the traces, the runs, and how large the data sets are."""
+"""A results folder as the analysis needs it: the points of the traces, the runs, and how large the data sets are.
+
+What several tables and figures need of them, such as smoothed points, is computed here, and only once.
+"""
 
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from nearexact.bench import datasets, store
-from nearexact.bench.fidelity import FILE as FIDELITY
-from nearexact.bench.metrics import COVERAGE_LEVELS
-from nearexact.bench.running.sweep import planned
-
-KEY = ["dataset", "method", "seed"]
-COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
-LOG_TWO_PI_E = math.log(2.0 * math.pi) + 1.0
+from nearexact.bench.analysis.checkpoints import checkpoint_values, checkpoints, milestones
+from nearexact.bench.analysis.curves import smooth
+from nearexact.bench.analysis.families import bounding_methods, is_lower_bound
+from nearexact.bench.analysis.losses import COSTS, LML, METRICS
+from nearexact.bench.analysis.pareto import Curve, frontiers
+from nearexact.bench.analysis.points import KEY, as_count, is_number, tidy
+from nearexact.noise_only import standardised_likelihood
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of a data set's training part; None where it is not known."""
+    """The size of a data set's training part; None where it is not known."""
 
     n: int | None
     inputs: int | None
@@ -30,7 +34,7 @@ class Size:
     @property
     def noise_only(self) -> float:
         """Log likelihood of standardised targets under the constant predictor; nan if n is not known."""
-        return math.nan if self.n is None else -0.5 * self.n * LOG_TWO_PI_E
+        return standardised_likelihood(self.n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,85 +43,138 @@ class Results:
 
     points: pd.DataFrame  # as `store.load` gives them, in the order of time; runs without points have no row
     runs: pd.DataFrame  # one row for each run, also for those that failed: KEY, status, reason, where and how
-    waiting: int  # runs that were asked for and have not begun
+    waiting: int  # planned runs that have not started
     sizes: dict[str, Size]
     fidelity: list[dict[str, Any]]
 
     @property
     def failed(self) -> pd.DataFrame:
         """The runs that failed."""
-        return self.runs[self.runs["status"].isin(store.FAILED)]
+        return self.runs[self.runs["status"].isin(store.FAILED_STATUSES)]
+
+    @cached_property
+    def smoothed(self) -> pd.DataFrame:
+        """The points with the values of the smoothed curves."""
+        return smooth(self.points)
+
+    @cached_property
+    def final(self) -> pd.DataFrame:
+        """The last smoothed point of each run."""
+        return self.smoothed.groupby(KEY, sort=False).tail(1)
+
+    @cached_property
+    def bounding(self) -> set[str]:
+        """The methods whose `elbo` is a lower bound on, or the value of, the exact log marginal likelihood."""
+        return bounding_methods(self.points)
+
+    @cached_property
+    def milestones(self) -> pd.DataFrame:
+        """The ends of stages that were not cut short."""
+        return milestones(self.points)
+
+    @cached_property
+    def checkpoints(self) -> pd.DataFrame:
+        """The M of the reference on each data set, and when they were finished."""
+        return checkpoints(self.points)
+
+    @cached_property
+    def checkpoint_values(self) -> pd.DataFrame:
+        """The losses of each run at each checkpoint, and at its end."""
+        return checkpoint_values(self.points, self.smoothed, self.checkpoints)
+
+    @cached_property
+    def frontiers(self) -> dict[tuple[str, str], dict[str, dict[str, Curve]]]:
+        """Median frontiers by name of the metric and cost, then by data set, then by method.
+
+        Of the log marginal likelihood only lower bounds have one: an estimate may be too high, and that of another
+        model is not comparable.
+        """
+        methods = set(self.runs["method"])
+        bounding = {name for name in methods if is_lower_bound(name, has_upper=False)} | self.bounding
+        return {
+            (metric.name, cost): frontiers(
+                self.smoothed, self.runs, bounding if metric is LML else methods, metric, cost
+            )
+            for metric in METRICS
+            for cost in COSTS
+        }
 
 
 def read(folder: Path) -> Results:
     """Read a results folder; ValueError if it holds no runs."""
-    points = store.load(folder)  # also says if there is no such folder
-    runs = _runs(folder)
+    recorded = store.recorded_runs(folder)
+    points = store.load_runs(folder, recorded)
+    runs = _runs(recorded)
     if runs.empty:
         raise ValueError(f"{folder} holds no runs: `nearexact bench run --out {folder}` makes some")
-    twice = runs[runs.duplicated(KEY)]
-    if len(twice):
-        one = ", ".join(f"{name} {value}" for name, value in twice.iloc[0][KEY].items())
-        raise ValueError(f"{folder} holds more than one run of {one}: a report is on one results folder")
-    known = set(runs[KEY].itertuples(index=False, name=None))
-    waiting = sum((spec.dataset, spec.method, spec.seed) not in known for spec in planned(folder))
-    return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / FIDELITY))
+    repeated = runs[runs.duplicated(KEY)]
+    if len(repeated):
+        run = ", ".join(f"{name} {value}" for name, value in repeated.iloc[0][KEY].items())
+        raise ValueError(f"{folder} holds more than one run of {run}: a report is on one results folder")
+    started = set(runs[KEY].itertuples(index=False, name=None))
+    waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in store.planned(folder))
+    points = tidy(points)
+    return Results(points, runs, waiting, _sizes(runs, points), _fidelity(folder / store.FIDELITY))
 
 
-def tidy(points: pd.DataFrame) -> pd.DataFrame:
-    """Points as the analysis takes them: in the order of time, with all columns it may ask for."""
-    numbers = [*COVERAGE, "scheduled_m"]
-    points = points.reindex(columns=[*points.columns, *(c for c in [*numbers, "stopped"] if c not in points.columns)])
-    points[numbers] = points[numbers].apply(pd.to_numeric, errors="coerce")
-    points["stopped"] = ["" if reason != reason or reason is None else str(reason) for reason in points["stopped"]]
-    points = points[points["elapsed"].notna()]
-    return points.sort_values([*KEY, "elapsed"], kind="stable").reset_index(drop=True)
-
-
-def _runs(folder: Path) -> pd.DataFrame:
+def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
     rows = []
-    for run in store.runs(folder):
+    for run in recorded:
         content = run.read()
         spec = content.get("spec")
         if not isinstance(spec, dict) or not set(KEY) <= spec.keys():
             continue  # `store.load` has warned
-        hardware = content.get("hardware") or {}
+        hardware = _mapping(content.get("hardware"))
         rows.append(
             {
                 **{name: spec[name] for name in KEY},
-                "status": run.status(),
+                "status": str(run.status()),
                 "reason": str(content.get("reason") or ""),
-                "points": content.get("points"),
-                "training_seconds": content.get("training_seconds"),
-                "peak_memory_mb": content.get("peak_memory_mb"),
-                "budget_seconds": spec.get("budget_seconds"),
-                "threads": spec.get("threads"),
-                "device": hardware.get("gpu") or spec.get("device"),
-                "processor": hardware.get("processor"),
-                "system": hardware.get("system"),
-                "versions": content.get("versions") or {},
-                "settings": {**(spec.get("options") or {}), **(content.get("settings") or {})},
-                "git_commit": content.get("git_commit"),
-                "data": content.get("data") or {},
+                "points": _number(content.get("points")),
+                "training_seconds": _number(content.get("training_seconds")),
+                "peak_memory_mb": _number(content.get("peak_memory_mb")),
+                "budget_seconds": _number(spec.get("budget_seconds")),
+                "threads": _number(spec.get("threads")),
+                "device": _text(hardware.get("gpu")) or _text(spec.get("device")),
+                "processor": _text(hardware.get("processor")),
+                "system": _text(hardware.get("system")),
+                "versions": _mapping(content.get("versions")),
+                "settings": {**_mapping(spec.get("options")), **_mapping(content.get("settings"))},
+                "git_commit": _text(content.get("git_commit")),
+                "data": _mapping(content.get("data")),
             }
         )
     return pd.DataFrame(rows)
 
 
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> Any:
+    return value if is_number(value) else None
+
+
 def _sizes(runs: pd.DataFrame, points: pd.DataFrame) -> dict[str, Size]:
-    return {str(name): _size(str(name), mine, points) for name, mine in runs.groupby("dataset")}
+    return {str(name): _size(str(name), group, points) for name, group in runs.groupby("dataset")}
 
 
 def _size(name: str, runs: pd.DataFrame, points: pd.DataFrame) -> Size:
-    """As the runs have recorded it, else from the registry, else from the constant predictor's likelihood."""
+    """The size that the runs have recorded, else the registry's, else that of the constant predictor's likelihood."""
     for data in runs["data"]:
-        if data:
-            return Size(int(data["n_train"]), int(data["inputs"]))
+        n = as_count(data.get("n_train"))
+        if n is not None:
+            return Size(n, as_count(data.get("inputs")))
     if name in datasets.REGISTRY:
         dataset = datasets.REGISTRY[name]
         return Size(int(datasets.TRAINING_SHARE * dataset.rows), dataset.inputs)
-    likelihoods = points.loc[(points["dataset"] == name) & (points["method"] == "mean"), "elbo"].dropna()
-    return Size(round(-2.0 * likelihoods.iloc[0] / LOG_TWO_PI_E) if len(likelihoods) else None, None)
+    likelihoods = points.loc[(points["dataset"] == name) & (points["method"] == "mean"), "elbo"]
+    ratios = (likelihoods / standardised_likelihood(1)).round()
+    return Size(next((n for ratio in ratios if (n := as_count(ratio)) is not None), None), None)
 
 
 def _fidelity(path: Path) -> list[dict[str, Any]]:
@@ -125,8 +182,13 @@ def _fidelity(path: Path) -> list[dict[str, Any]]:
         return []
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise ValueError(f"{path} must hold a list of records, got {type(records).__name__}")
+    for record in records:
+        if not all(isinstance(record.get(name), str) for name in ("dataset", "method")):
+            raise ValueError(f"{path} has a record without a data set or a method")
+        if any(isinstance(value, (dict, list)) for value in record.values()):
+            raise ValueError(f"{path} has a record with more than texts and numbers in it")
     return records

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from nearexact.bench.protocol import Report, Task
+from nearexact.noise_only import gaussian_log_likelihood
 from nearexact.typing import FloatArray
 
 
@@ -23,8 +22,3 @@ class Mean:
 
         n = len(task.y_train)
         report(predict, elbo=gaussian_log_likelihood(variance, n), milestone=True, flops=4.0 * n)
-
-
-def gaussian_log_likelihood(variance: float, n: int) -> float:
-    """Log likelihood of n targets under Gaussian noise at its maximum likelihood variance."""
-    return -0.5 * n * (math.log(2.0 * math.pi * variance) + 1.0)

@@ -1,4 +1,4 @@
-"""The paper's experiment on training SVGP (Ober et al., appendix C): a grid of settings, its best, and what each does.
+"""The paper's experiment on training SVGP (Ober et al., appendix C): a grid of settings, the best one, ablations.
 
 Every combination is a run of the harness in a folder of its own, so that the grid can be stopped and continued.
 """
@@ -73,11 +73,11 @@ class SVGPExperiment:
     def settings(self) -> list[Setting]:
         """The combinations to run."""
         grid = {part.name: self.grid.get(part.name) or GRID[part.name] for part in fields(Setting)}
-        made = [Setting(*values) for values in itertools.product(*grid.values())]
+        settings = [Setting(*values) for values in itertools.product(*grid.values())]
         if not self.ablation_only:
-            return made
-        around = {setting for group in ablations(made, PUBLISHED_BEST).values() for setting in group}
-        return [setting for setting in made if setting in around] or [PUBLISHED_BEST]
+            return settings
+        around = {setting for group in ablations(settings, PUBLISHED_BEST).values() for setting in group}
+        return [setting for setting in settings if setting in around] or [PUBLISHED_BEST]
 
     @cached_property
     def experiments(self) -> dict[str, Experiment]:
@@ -107,9 +107,9 @@ class SVGPExperiment:
         return {REFERENCE: reference, **grid}
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> None:
-        """Make the runs that are not done yet."""
+        """Make the runs that have not ended yet."""
         for experiment in self.experiments.values():
-            experiment.check()  # before hours are spent on the first of them
+            experiment.check()  # all of them, before hours are spent on the first
         for name, experiment in self.experiments.items():
             run_sweep(experiment, on_event=lambda event, name=name: on_event(_named(event, name)))  # type: ignore[misc]
 
@@ -122,14 +122,14 @@ class SVGPExperiment:
             last = points[-1] if points else {}
             figures = {key: last.get(key) for key in ("elbo", "rmse", "nlpd", "elapsed")}
             rows.append({**asdict(setting), **figures, "status": folder.status()})
-        table = pd.DataFrame(rows).assign(failed=lambda frame: frame["status"].isin(store.FAILED))
+        table = pd.DataFrame(rows).assign(failed=lambda frame: frame["status"].isin(store.FAILED_STATUSES))
         order = {"by": ["failed", "elbo"], "ascending": [True, False]}
         return table.sort_values(**order, na_position="last", ignore_index=True).drop(columns="failed")
 
     def best(self) -> Setting:
         """The combination with the highest bound at its end; ValueError if none has one."""
         table = self.results()
-        table = table[~table["status"].isin(store.FAILED) & table["elbo"].notna()]
+        table = table[~table["status"].isin(store.FAILED_STATUSES) & table["elbo"].notna()]
         if not len(table):
             raise ValueError(f"no combination of the grid has a result in {self.out}")
         return Setting(**{part.name: table[part.name].iloc[0].item() for part in fields(Setting)})
@@ -145,7 +145,9 @@ class SVGPExperiment:
         """Which runs failed, and why."""
         folders = {name: self._folder(name) for name in self.experiments}
         ended = {name: (folder.status(), folder.read().get("reason", "")) for name, folder in folders.items()}
-        return [f"{name}: {status}: {reason}" for name, (status, reason) in ended.items() if status in store.FAILED]
+        return [
+            f"{name}: {status}: {reason}" for name, (status, reason) in ended.items() if status in store.FAILED_STATUSES
+        ]
 
     def _folder(self, name: str) -> RunFolder:
         experiment = self.experiments[name]
@@ -193,9 +195,9 @@ class SVGPExperiment:
 
 def ablations(settings: Iterable[Setting], best: Setting) -> dict[str, list[Setting]]:
     """For each panel, the best combination and those of the others that differ from it in that setting only."""
-    known = list(settings)
+    candidates = list(settings)
     return {
-        title: [s for s in known if replace(best, **{name: getattr(s, name) for name in changed}) == s]
+        title: [s for s in candidates if replace(best, **{name: getattr(s, name) for name in changed}) == s]
         for title, (changed, _) in ABLATIONS.items()
     }
 

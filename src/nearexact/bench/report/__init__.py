@@ -1,1 +1,1 @@
-"""What readers get of a results folder: tables, figures for print, and a page."""
+"""What is written about a results folder: tables, figures for print, and a page."""

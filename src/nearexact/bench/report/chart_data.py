@@ -1,4 +1,4 @@
-"""The points that the page's charts draw: every run's, thinned out where there are too many for a page."""
+"""The points that the page's charts draw: those of every run, fewer of them where there are too many for a page."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ from typing import Any
 import numpy as np
 
 from nearexact.bench.analysis import pareto, published
-from nearexact.bench.analysis.curves import (
-    COSTS,
-    METRICS,
-    IntArray,
-    coverage_limits,
-    grows,
-    held_positions,
-    levels,
-    limits,
-    milestones,
-    run_positions,
-    trained,
-)
-from nearexact.bench.analysis.results import COVERAGE, KEY, Results
-from nearexact.bench.report.method_styles import SPARSE, styles
+from nearexact.bench.analysis.curves import held_positions
+from nearexact.bench.analysis.families import growing_methods, is_sparse
+from nearexact.bench.analysis.losses import COSTS, METRICS
+from nearexact.bench.analysis.points import COVERAGE, KEY, IntArray, run_positions
+from nearexact.bench.analysis.results import Results
+from nearexact.bench.report.axes import coverage_limits, levels, limits, trained
+from nearexact.bench.report.method_styles import styles
 
 MOST_POINTS = 12_000  # of all runs together, about 1 MB
 FEWEST, MOST = 10, 300  # of a run
@@ -29,25 +21,24 @@ FRONTIER_POINTS = 40
 
 
 def chart_data(results: Results, *, with_published: bool = False) -> dict[str, Any]:
-    """Methods and their looks, and for each data set what its charts need; numbers only, to be put into the page."""
-    frontiers = {(metric.name, cost): pareto.frontiers(results, metric, cost) for metric in METRICS for cost in COSTS}
+    """The styles of the methods, and for each data set what its charts need: JSON-serialisable values."""
     runs = max(len(results.runs), 1)
     most = int(np.clip(MOST_POINTS // runs, FEWEST, MOST))
-    growing = grows(results.points)
+    growing = growing_methods(results.points)
     return {
         "methods": {
             name: {
-                "label": look.label, "light": look.colour, "dark": look.dark_colour, "dash": look.dash
+                "label": style.label, "light": style.colour, "dark": style.dark_colour, "dash": style.dash
             }
-            for name, look in styles([*results.runs["method"], *published.METHODS.values()]).items()
+            for name, style in styles([*results.runs["method"], *published.METHODS.values()]).items()
         },
         "costs": COSTS,
         "datasets": [
             _dataset(results, dataset, most, growing)
             | {
                 "frontiers": {
-                    f"{metric} {cost}": {m: _thin_frontier(c) for m, c in found[dataset].items()}
-                    for (metric, cost), found in frontiers.items()
+                    f"{metric} {cost}": {m: _thin_frontier(c) for m, c in by_dataset[dataset].items()}
+                    for (metric, cost), by_dataset in results.frontiers.items()
                 },
                 "published": _published(dataset) if with_published else {},
             }
@@ -64,13 +55,13 @@ def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> di
         costs = trained(points)[cost]
         costs = costs[costs > 0.0]
         spans[cost] = [costs.min(), costs.max()] if len(costs) else None
-    ends = milestones(points)
-    ends = ends[ends["upper_bound"].notna() & (ends["upper_bound"] != ends["elbo"])]
+    ends = results.milestones
+    ends = ends[(ends["dataset"] == dataset) & ends["upper_bound"].notna() & (ends["upper_bound"] != ends["elbo"])]
     columns = {metric.name: metric.loss(points).to_numpy() for metric in METRICS}
     columns |= {name: points[name].to_numpy() for name in [*COSTS, *COVERAGE, "m", "elbo", "milestone"]}
     uppers = {
-        key: {cost: mine[cost].to_numpy() for cost in COSTS} | {"value": -mine["upper_bound"].to_numpy()}
-        for key, mine in ends.groupby(KEY)
+        key: {cost: run[cost].to_numpy() for cost in COSTS} | {"value": -run["upper_bound"].to_numpy()}
+        for key, run in ends.groupby(KEY)
     }
     return {
         "name": dataset,
@@ -88,11 +79,11 @@ def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> di
 
 def _run(method: str, columns: dict[str, Any], most: int, growing: set[str]) -> dict[str, Any]:
     """The columns of a run; `held` says which point's values the smoothed curve shows at each."""
-    m, elbo, done = columns.pop("m"), columns.pop("elbo"), columns.pop("milestone")
+    m, elbo, milestone = columns.pop("m"), columns.pop("elbo"), columns.pop("milestone")
     held = every = np.arange(len(m))
     if method in growing:
-        held = held_positions(m, elbo, done, is_bound=method.startswith(SPARSE))
-    keep = thin(len(m), np.flatnonzero(done), most)
+        held = held_positions(m, elbo, milestone, is_bound=is_sparse(method))
+    keep = thin(len(m), np.flatnonzero(milestone), most)
     keep = np.unique(np.concatenate([keep, held[keep]]))
     shown = {name: column[keep] for name, column in columns.items() if not np.isnan(column[keep]).all()}
     return shown | {"held": np.searchsorted(keep, held[keep]) if (held != every).any() else None}
@@ -119,8 +110,8 @@ def _published(dataset: str) -> dict[str, Any]:
     table = table[(table["dataset"] == dataset) & table["seconds"].notna()]
     return {
         metric.name: {
-            method: [mine["seconds"].to_numpy(), mine["value"].to_numpy()]
-            for method, mine in table[table["metric"] == metric.name].groupby("method")
+            method: [rows["seconds"].to_numpy(), rows["value"].to_numpy()]
+            for method, rows in table[table["metric"] == metric.name].groupby("method")
         }
         for metric in METRICS
     }

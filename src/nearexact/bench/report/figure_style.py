@@ -13,7 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from nearexact.bench.analysis import published
-from nearexact.bench.analysis.curves import COSTS, median_curve, run_positions
+from nearexact.bench.analysis.curves import median_curve
+from nearexact.bench.analysis.losses import COSTS
+from nearexact.bench.analysis.points import run_positions
 from nearexact.bench.report.method_styles import Style
 from nearexact.bench.report.table_format import significant
 from nearexact.typing import FloatArray
@@ -41,7 +43,7 @@ def heading(figure: Figure, text: str) -> None:
 
 
 def panel(ax: Axes, label: str, x: str) -> None:
-    """Axes without anything that is not needed."""
+    """Axes with a title and a grid, without a frame."""
     ax.set_title(label, fontsize=SIZE, loc="left", color=TEXT, pad=4)
     ax.set_xlabel(COSTS[x], fontsize=SIZE - 0.5, color=QUIET)
     ax.tick_params(labelsize=SIZE - 1, colors=QUIET, length=2.5, width=0.6)
@@ -54,7 +56,7 @@ def panel(ax: Axes, label: str, x: str) -> None:
 
 
 def log_axis(ax: Axes, costs: FloatArray) -> None:
-    """A logarithmic x-axis over these costs, with ticks that can be read also where they span less than a decade."""
+    """A logarithmic x-axis over these costs, with labelled ticks even where they span less than a decade."""
     costs = costs[np.isfinite(costs) & (costs > 0.0)]
     if not len(costs):
         return
@@ -73,15 +75,15 @@ def log_axis(ax: Axes, costs: FloatArray) -> None:
         ax.xaxis.set_minor_formatter(NullFormatter())
 
 
-def lines_of(points: pd.DataFrame, x: str, values: pd.Series) -> Lines:
-    """Costs and values of each run, where both are known."""
+def run_lines(points: pd.DataFrame, x: str, values: pd.Series) -> Lines:
+    """Costs and values of each run, where both were recorded."""
     costs, losses = points[x].to_numpy(), values.to_numpy(dtype=float)
     keep = [rows[np.isfinite(losses[rows]) & (costs[rows] > 0.0)] for _, rows in run_positions(points)]
     return [(costs[rows], losses[rows]) for rows in keep if len(rows)]
 
 
 def draw_runs(ax: Axes, lines: Lines, style: Style) -> None:
-    """All runs thin, their median thick; points where the cost goes up and down, as that of prediction does."""
+    """All runs thin, their median thick; as points if the cost goes up and down, as prediction time does."""
     if not all((np.diff(costs) >= 0.0).all() for costs, _ in lines):
         for costs, values in lines:
             ax.plot(costs, values, style.marker, color=style.colour, markersize=2.5, alpha=0.5)
@@ -100,24 +102,24 @@ def draw_level(ax: Axes, lines: Lines, style: Style) -> None:
         ax.axhline(level, color=style.colour, linestyle=DASHES[style.dash], linewidth=1.1, zorder=1.5)
 
 
-def handles(looks: Iterable[Style], *, markers: bool = False) -> list[Line2D]:
-    """What a legend shows of methods."""
+def handles(styles: Iterable[Style], *, markers: bool = False) -> list[Line2D]:
+    """The entries of methods in a legend."""
     return [
         Line2D(
-            [], [], color=look.colour, linestyle=DASHES[look.dash], linewidth=1.2 if markers else 1.7,
-            marker=look.marker if markers else "", markersize=3, label=plain(look.label),
+            [], [], color=style.colour, linestyle=DASHES[style.dash], linewidth=1.2 if markers else 1.7,
+            marker=style.marker if markers else "", markersize=3, label=plain(style.label),
         )
-        for look in looks
+        for style in styles
     ]  # fmt: skip
 
 
 def upper_handle() -> Line2D:
-    """What a legend says about upper bounds."""
+    """The entry of upper bounds in a legend."""
     return Line2D([], [], color=QUIET, linestyle=UPPER_DASH, linewidth=1.0, marker="o", markersize=2.2, label="nUB")
 
 
 def published_handle() -> Line2D:
-    """What a legend says about published results."""
+    """The entry of published results in a legend."""
     return Line2D(
         [], [], color=QUIET, linestyle="", marker="o", markerfacecolor="white", markersize=4, label=published.NOTE
     )

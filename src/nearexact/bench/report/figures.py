@@ -20,20 +20,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 
 from nearexact.bench.analysis import pareto, published
-from nearexact.bench.analysis.curves import (
-    COSTS,
-    LML,
-    METRICS,
-    Metric,
-    coverage_limits,
-    levels,
-    limits,
-    milestones,
-    smooth,
-    trained,
-)
-from nearexact.bench.analysis.results import COVERAGE, Results
-from nearexact.bench.analysis.verdicts import NO_RESULT
+from nearexact.bench.analysis.checkpoints import milestones
+from nearexact.bench.analysis.families import BASELINES, ordered
+from nearexact.bench.analysis.losses import COSTS, LML, METRICS, Metric
+from nearexact.bench.analysis.points import COVERAGE
+from nearexact.bench.analysis.results import Results
+from nearexact.bench.analysis.verdicts import KINDS
+from nearexact.bench.report.axes import coverage_limits, levels, limits, trained
 from nearexact.bench.report.figure_style import (
     BAND,
     DASHES,
@@ -45,24 +38,17 @@ from nearexact.bench.report.figure_style import (
     handles,
     heading,
     legend,
-    lines_of,
     log_axis,
     panel,
     plain,
     published_handle,
+    run_lines,
     upper_handle,
 )  # fmt: skip
-from nearexact.bench.report.method_styles import BASELINES, Style, ordered, styles
+from nearexact.bench.report.method_styles import Style, styles
 from nearexact.bench.report.table_format import significant
 from nearexact.bench.store import as_name
-
-VERDICT_COLOURS = {  # face, text
-    "certified": ("#00775A", "#ffffff"),
-    "converged": ("#9ED3F2", "#0b2233"),
-    "not reached": ("#F5E3BF", "#4d3800"),
-    "no better than noise": ("#D9D9D9", "#2b2b2b"),
-    NO_RESULT: ("#F3CDBF", "#5c1d00"),
-}
+from nearexact.certificate import PALETTES
 
 
 def write_figures(
@@ -76,7 +62,7 @@ def write_figures(
             paths.append(folder / f"{name}{suffix}")
             with mpl.rc_context({"pdf.fonttype": 42}):  # fonts that publishers take
                 figure.savefig(paths[-1], dpi=200, facecolor="white")
-            figure.set_layout_engine("none")  # it is done
+            figure.set_layout_engine("none")  # the second file takes the layout of the first
     return paths
 
 
@@ -84,15 +70,14 @@ def _figures(results: Results, near: pd.DataFrame, x: str, with_published: bool)
     judged = near[~near["method"].isin(BASELINES)]
     if len(judged):
         yield "near_exactness", overview(judged)
-    smoothed = smooth(results.points)
-    frontiers = {(metric.name, cost): pareto.frontiers(results, metric, cost) for metric in METRICS for cost in COSTS}
     for dataset in sorted(results.points["dataset"].unique()):
-        mine = smoothed[smoothed["dataset"] == dataset].reset_index(drop=True)
+        points = results.smoothed[results.smoothed["dataset"] == dataset].reset_index(drop=True)
         name = as_name(dataset)
-        yield f"{name}_curves", curves(results, dataset, mine, x, with_published)
-        if mine[COVERAGE].notna().any(axis=None):
-            yield f"{name}_calibration", calibration(results, dataset, mine, x)
-        yield f"{name}_frontiers", frontier_grid(dataset, {key: made[dataset] for key, made in frontiers.items()})
+        yield f"{name}_curves", curves(results, dataset, points, x, with_published)
+        if points[COVERAGE].notna().any(axis=None):
+            yield f"{name}_calibration", calibration(results, dataset, points, x)
+        frontiers = {key: by_dataset[dataset] for key, by_dataset in results.frontiers.items()}
+        yield f"{name}_frontiers", frontier_grid(dataset, frontiers)
 
 
 # ---- curves ----------------------------------------------------------------------------------------------------------
@@ -100,16 +85,18 @@ def _figures(results: Results, near: pd.DataFrame, x: str, with_published: bool)
 
 def curves(results: Results, dataset: str, points: pd.DataFrame, x: str, with_published: bool = False) -> Figure:
     """The paper's row of panels: bounds on the log marginal likelihood, RMSE, NLPD."""
-    look = styles(results.runs["method"])
+    style_of = styles(results.runs["method"])
     figure = Figure(figsize=(7.4, 2.75), layout="constrained")
     heading(figure, title(results, dataset))
-    entries = handles(look[method] for method in ordered(points["method"]))
+    entries = handles(style_of[method] for method in ordered(points["method"]))
     overlaid = with_published and x == "elapsed" and dataset in set(published.load()["dataset"])
     for ax, metric in zip(figure.subplots(1, 3), METRICS, strict=True):
         panel(ax, metric.label if metric is not LML else "nLB and nUB", x)
-        _draw_methods(ax, points, x, {m: metric.loss(mine) for m, mine in points.groupby("method")}, look)
+        _draw_methods(ax, points, x, {m: metric.loss(rows) for m, rows in points.groupby("method")}, style_of)
         for method in ordered(points["method"]) if metric is LML else []:
-            if _draw_upper(ax, points[points["method"] == method], x, look[method]) and len(entries) == len(look):
+            if _draw_upper(ax, points[points["method"] == method], x, style_of[method]) and len(entries) == len(
+                style_of
+            ):
                 entries.append(upper_handle())
         if overlaid:
             _draw_published(ax, dataset, metric)
@@ -121,42 +108,44 @@ def curves(results: Results, dataset: str, points: pd.DataFrame, x: str, with_pu
 
 def calibration(results: Results, dataset: str, points: pd.DataFrame, x: str) -> Figure:
     """Coverage of the predictive intervals against what it should be."""
-    look = styles(results.runs["method"])
+    style_of = styles(results.runs["method"])
     figure = Figure(figsize=(7.4, 2.75), layout="constrained")
     heading(figure, title(results, dataset))
     for ax, column in zip(figure.subplots(1, 3), COVERAGE, strict=True):
         level = int(column.rpartition("_")[2])
         panel(ax, f"share within {level} % intervals", x)
         ax.axhline(level / 100.0, color=BAND, linewidth=3, zorder=1)
-        _draw_methods(ax, points, x, {m: mine[column] for m, mine in points.groupby("method")}, look)
+        _draw_methods(ax, points, x, {m: rows[column] for m, rows in points.groupby("method")}, style_of)
         log_axis(ax, trained(points)[x].to_numpy())
         ax.set_ylim(*coverage_limits(points, column))
     aim = Line2D([], [], color=BAND, linewidth=3, label="as it should be")
-    legend(figure, [*handles(look[method] for method in ordered(points["method"])), aim])
+    legend(figure, [*handles(style_of[method] for method in ordered(points["method"])), aim])
     return figure
 
 
 def title(results: Results, dataset: str) -> str:
     """The data set's name and size."""
     size = results.sizes[dataset]
-    known = [f"n = {size.n}" if size.n else "", f"d = {size.inputs}" if size.inputs else ""]
-    return f"{dataset} ({', '.join(part for part in known if part)})" if any(known) else dataset
+    parts = [f"{name} = {number}" for name, number in (("n", size.n), ("d", size.inputs)) if number]
+    return f"{dataset} ({', '.join(parts)})" if parts else dataset
 
 
-def _draw_methods(ax: Axes, points: pd.DataFrame, x: str, values: dict[str, pd.Series], look: dict[str, Style]) -> None:
-    at_once = levels(points)
+def _draw_methods(
+    ax: Axes, points: pd.DataFrame, x: str, values: dict[str, pd.Series], style_of: dict[str, Style]
+) -> None:
+    level_methods = levels(points)
     for method in ordered(values):
-        lines = lines_of(points.loc[values[method].index].reset_index(drop=True), x, values[method])
-        (draw_level if method in at_once else draw_runs)(ax, lines, look[method])
+        lines = run_lines(points.loc[values[method].index].reset_index(drop=True), x, values[method])
+        (draw_level if method in level_methods else draw_runs)(ax, lines, style_of[method])
 
 
 def _draw_upper(ax: Axes, points: pd.DataFrame, x: str, style: Style) -> bool:
-    """Upper bounds where an M was done, and their median; whether there are any that are not the value itself."""
+    """Draw upper bounds at the milestones, and their median; False if there are none but the value itself."""
     ends = milestones(points)
     ends = ends[ends["upper_bound"].notna() & (ends["upper_bound"] != ends["elbo"])].reset_index(drop=True)
-    for costs, values in lines_of(ends, x, -ends["upper_bound"]):
+    for costs, values in run_lines(ends, x, -ends["upper_bound"]):
         ax.plot(costs, values, color=style.colour, linewidth=0.5, alpha=0.4, zorder=2)
-    medians = ends.groupby("stage_m")[[x, "upper_bound"]].median()
+    medians = ends.groupby("scheduled_m")[[x, "upper_bound"]].median()
     ax.plot(
         medians[x], -medians["upper_bound"], color=style.colour, linestyle=UPPER_DASH, linewidth=1.0, marker="o",
         markersize=2.2, zorder=3,
@@ -167,10 +156,10 @@ def _draw_upper(ax: Axes, points: pd.DataFrame, x: str, style: Style) -> bool:
 def _draw_published(ax: Axes, dataset: str, metric: Metric) -> None:
     table = published.load()
     table = table[(table["dataset"] == dataset) & (table["metric"] == metric.name) & table["seconds"].notna()]
-    for method, mine in table.groupby("method"):
+    for method, rows in table.groupby("method"):
         style = styles([method])[method]
         ax.plot(
-            mine["seconds"], mine["value"], style.marker, color=style.colour, markersize=4, markerfacecolor="white",
+            rows["seconds"], rows["value"], style.marker, color=style.colour, markersize=4, markerfacecolor="white",
             markeredgewidth=0.9, zorder=4,
         )  # fmt: skip
 
@@ -179,22 +168,22 @@ def _draw_published(ax: Axes, dataset: str, metric: Metric) -> None:
 
 
 def frontier_grid(dataset: str, frontiers: dict[tuple[str, str], dict[str, pareto.Curve]]) -> Figure:
-    """What each method gives for what it costs, for every metric and cost; the overall frontier in grey."""
-    look = styles([method for found in frontiers.values() for method in found])
+    """The frontier of each method, for every metric and cost; the overall frontier in grey."""
+    style_of = styles([method for by_method in frontiers.values() for method in by_method])
     figure = Figure(figsize=(9.2, 6.0), layout="constrained")
     heading(figure, f"{dataset}: Pareto frontiers")
     grid = figure.subplots(len(METRICS), len(COSTS), sharey="row", sharex="col")
     for row, metric in zip(grid, METRICS, strict=True):
         for ax, cost in zip(row, COSTS, strict=True):
-            found = frontiers[metric.name, cost]
+            by_method = frontiers[metric.name, cost]
             panel(ax, metric.label if cost == "elapsed" else "", cost)
             if metric is not METRICS[-1]:
                 ax.set_xlabel("")
-            best = pareto.overall(found)
+            best = pareto.overall(by_method)
             steps = {"drawstyle": "steps-post", "solid_capstyle": "round"}
             ax.plot([p[0] for p in best], [p[1] for p in best], color=BAND, linewidth=5, zorder=1, **steps)
-            for method, (costs, losses) in found.items():
-                style = look[method]
+            for method, (costs, losses) in by_method.items():
+                style = style_of[method]
                 ax.plot(
                     costs, losses, drawstyle="steps-post", color=style.colour, linestyle=DASHES[style.dash],
                     linewidth=1.2, marker=style.marker, markersize=2.4, zorder=2,
@@ -202,7 +191,7 @@ def frontier_grid(dataset: str, frontiers: dict[tuple[str, str], dict[str, paret
             shared = [costs for key in frontiers if key[1] == cost for costs, _ in frontiers[key].values()]
             log_axis(ax, np.concatenate(shared))
     band = Line2D([], [], color=BAND, linewidth=5, label="no method is better")
-    legend(figure, [*handles(look.values(), markers=True), band])
+    legend(figure, [*handles(style_of.values(), markers=True), band])
     return figure
 
 
@@ -212,28 +201,28 @@ def frontier_grid(dataset: str, frontiers: dict[tuple[str, str], dict[str, paret
 def overview(near: pd.DataFrame) -> Figure:
     """All verdicts on one page: data sets down, methods across."""
     datasets, methods = sorted(near["dataset"].unique()), ordered(near["method"])
-    look = styles(methods)
+    style_of = styles(methods)
     size = (max(1.6 + 1.55 * len(methods), 4.2), 0.9 + 0.46 * len(datasets))
     figure = Figure(figsize=size, layout="constrained")
     ax = figure.subplots()
     for row in near.itertuples():
         x, y = methods.index(row.method), datasets.index(row.dataset)
-        face, ink = VERDICT_COLOURS[row.verdict]
+        text_colour, back = PALETTES[KINDS[row.verdict]].printed
         box = FancyBboxPatch(
-            (x + 0.04, y + 0.08), 0.92, 0.84, boxstyle="round,pad=0,rounding_size=0.06", fc=face, ec="none"
+            (x + 0.04, y + 0.08), 0.92, 0.84, boxstyle="round,pad=0,rounding_size=0.06", fc=back, ec="none"
         )
         ax.add_patch(box)
         details = [f"M = {row.m:.0f}"] if math.isfinite(row.m) else []
         details += [f"{significant(row.seconds)} s"] if math.isfinite(row.seconds) else []
         details += ["linear as good"] if row.linear_as_good == "yes" else []
-        middle: dict[str, Any] = {"ha": "center", "va": "center", "color": ink}
+        middle: dict[str, Any] = {"ha": "center", "va": "center", "color": text_colour}
         ax.text(x + 0.5, y + (0.37 if details else 0.5), row.verdict, fontsize=SIZE - 0.5, fontweight="bold", **middle)
         ax.text(x + 0.5, y + 0.68, ", ".join(details), fontsize=SIZE - 1.5, **middle)
     sizes = dict(zip(near["dataset"], near["n"], strict=True))
-    known = {name: f"\nn = {n:.0f}" if n and n == n else "" for name, n in sizes.items()}
-    names = [plain(textwrap.shorten(name, 40, placeholder="…")) + known[name] for name in datasets]
+    lines = {name: f"\nn = {n:.0f}" if n and n == n else "" for name, n in sizes.items()}
+    names = [plain(textwrap.shorten(name, 40, placeholder="…")) + lines[name] for name in datasets]
     ax.set_yticks(np.arange(len(datasets)) + 0.5, names, fontsize=SIZE - 0.5, color=TEXT)
-    labels = [plain(look[method].label) for method in methods]
+    labels = [plain(style_of[method].label) for method in methods]
     ax.set_xticks(np.arange(len(methods)) + 0.5, labels, fontsize=SIZE, color=TEXT, fontweight="bold")
     ax.set_xlim(0, len(methods))
     ax.set_ylim(len(datasets), 0)

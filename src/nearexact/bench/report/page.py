@@ -1,4 +1,4 @@
-"""One page, tables and figures from a results folder: what `nearexact bench report` writes."""
+"""The page of a report, and all files that `nearexact bench report` writes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ import pandas as pd
 
 from nearexact import pages
 from nearexact.bench.analysis import published, verdicts
-from nearexact.bench.analysis.curves import bounded
+from nearexact.bench.analysis.families import BASELINES, ordered
 from nearexact.bench.analysis.results import Results, read
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.chart_data import chart_data
 from nearexact.bench.report.figures import write_figures
-from nearexact.bench.report.method_styles import BASELINES, ordered, styles
-from nearexact.bench.report.table_format import Table, significant
-from nearexact.bench.store import FAILED
-from nearexact.certificate import NEAR_EXACT
+from nearexact.bench.report.method_styles import styles
+from nearexact.bench.report.table_format import ReportTable, significant
+from nearexact.bench.store import FAILED_STATUSES
+from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, CONVERGED_STEPS, NEAR_EXACT, Kind
 
 PAGE = "report.html"
-KINDS = {  # how the page colours words
-    "certified": "good", "converged": "fair", "not reached": "open", "no better than noise": "plain",
-    verdicts.NO_RESULT: "bad", verdicts.BASELINE: "plain", **dict.fromkeys(FAILED, "bad"),
-}  # fmt: skip
+KINDS: dict[str, Kind] = {**verdicts.KINDS, **dict.fromkeys(map(str, FAILED_STATUSES), "bad")}  # of tags
 TAGGED = ("verdict", "status")
 WIDE = ("reason", "basis", "diagnosis")
-NOT_ON_PAGE = ("versions", "processor", "git_commit", "settings")  # of runs: they are told once
+NOT_ON_PAGE = (
+    "versions",
+    "processor",
+    "git_commit",
+    "settings",
+)  # columns of the table of runs that the page shows once for all runs of a kind
 
 
 def write_report(
@@ -36,25 +38,25 @@ def write_report(
 ) -> list[Path]:
     """Write report.html, tables/ and, unless they are not wanted, figures/ over the cost `x`; the paths written."""
     results = read(folder)
-    made = report_tables.all_tables(results, with_published=with_published)
+    tables = report_tables.all_tables(results, with_published=with_published)
     out.mkdir(parents=True, exist_ok=True)
-    for table in made:
+    for table in tables:
         table.write(out / "tables")
     page = out / PAGE
-    page.write_text(render(results, made, folder.resolve().name, with_published=with_published), encoding="utf-8")
+    page.write_text(render(results, tables, folder.resolve().name, with_published=with_published), encoding="utf-8")
     paths = [page, out / "tables"]
     if with_figures:
-        near = next(table for table in made if table.name == "near_exactness").frame
+        near = next(table for table in tables if table.name == "near_exactness").frame
         write_figures(results, near, out / "figures", x=x, with_published=with_published)
         paths.append(out / "figures")
     return paths
 
 
-def render(results: Results, made: list[Table], name: str, *, with_published: bool = False) -> str:
+def render(results: Results, tables: list[ReportTable], name: str, *, with_published: bool = False) -> str:
     """The page."""
-    by_name = {table.name: table for table in made}
+    by_name = {table.name: table for table in tables}
     near = by_name["near_exactness"].frame
-    files = [(table.title, _files(table)) for table in made]
+    files = [(table.title, _files(table)) for table in tables]
     now = datetime.now(UTC)
     return pages.render(
         "report.html",
@@ -68,23 +70,27 @@ def render(results: Results, made: list[Table], name: str, *, with_published: bo
         methods=_methods(results),
         tables={
             table.name: _as_html(table, drop=NOT_ON_PAGE if table.name == "runs" else ())
-            for table in made
+            for table in tables
             if table.name not in ("lml", "rmse", "nlpd")
         },
         datasets=[_section(position, dataset, results, near, by_name) for position, dataset in _numbered(results)],
         surroundings=_surroundings(results),
         with_published=with_published,
         published_note=published.NOTE,
+        kinds=KINDS,
+        certified_gap=f"{CERTIFIED_GAP:g}",
+        converged_change=f"{100.0 * CONVERGED_CHANGE:g} %",
+        converged_steps=CONVERGED_STEPS,
         files=pages.as_json({name: text for _, files in files for name, text in files.items()}),
-        file_names=[(title, list(found)) for title, found in files],
+        file_names=[(title, list(texts)) for title, texts in files],
         chart_data=pages.as_json(chart_data(results, with_published=with_published)),
     )
 
 
-def _files(table: Table) -> dict[str, str]:
-    """What can be downloaded of a table; nobody prints a list of runs."""
-    found = {f"{table.name}.csv": table.to_csv()}
-    return found if table.name == "runs" else found | {f"{table.name}.tex": table.to_latex()}
+def _files(table: ReportTable) -> dict[str, str]:
+    """The files of a table that can be downloaded; the list of runs is not meant for print."""
+    csv = {f"{table.name}.csv": table.to_csv()}
+    return csv if table.name == "runs" else csv | {f"{table.name}.tex": table.to_latex()}
 
 
 def _numbered(results: Results) -> list[tuple[int, str]]:
@@ -109,7 +115,7 @@ def _facts(results: Results, near: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _conclusions(counts: pd.DataFrame, results: Results) -> list[str]:
     """A sentence for each method: on how many data sets it is near-exact."""
-    look = styles(results.runs["method"])
+    style_of = styles(results.runs["method"])
     sentences = []
     for row in counts.itertuples():
         took = (
@@ -118,20 +124,22 @@ def _conclusions(counts: pd.DataFrame, results: Results) -> list[str]:
             else ""
         )
         sets = "data set" if row.datasets == 1 else "data sets"
-        sentences.append(f"{look[row.method].label} is near-exact on {row.near_exact} of {row.datasets} {sets}{took}.")
+        sentences.append(
+            f"{style_of[row.method].label} is near-exact on {row.near_exact} of {row.datasets} {sets}{took}."
+        )
     return sentences
 
 
 def _linear(results: Results, near: pd.DataFrame, final: pd.DataFrame) -> dict[str, str]:
     """Whether the linear model does as well as the best GP, for each data set."""
     losses = dict(zip(zip(final["dataset"], final["method"], strict=True), final["lml"], strict=True))
-    return verdicts.linear_by_dataset(near, losses, bounded(results.points))
+    return verdicts.linear_by_dataset(near, losses, results.bounding)
 
 
 def _matrix(near: pd.DataFrame, linear: dict[str, str]) -> dict[str, Any]:
     """Verdicts, data sets down and methods across."""
     judged = near[~near["method"].isin(BASELINES)]
-    methods, look = ordered(judged["method"]), styles(near["method"])
+    methods, style_of = ordered(judged["method"]), styles(near["method"])
     cells = {(row.dataset, row.method): row for row in judged.itertuples()}
     rows = []
     for position, dataset in enumerate(sorted(near["dataset"].unique())):
@@ -144,31 +152,31 @@ def _matrix(near: pd.DataFrame, linear: dict[str, str]) -> dict[str, Any]:
             line.append({"text": text, "kind": KINDS[row.verdict] if row else "plain"})
         line.append({"text": linear[dataset] or "n/a"})
         rows.append(line)
-    return {"columns": ["data set", *(look[method].label for method in methods), "linear as good?"], "rows": rows}
+    return {"columns": ["data set", *(style_of[method].label for method in methods), "linear as good?"], "rows": rows}
 
 
 def _methods(results: Results) -> list[dict[str, str]]:
-    looks = styles(results.runs["method"])
-    return [{"name": m, "label": s.label, "light": s.colour, "dark": s.dark_colour} for m, s in looks.items()]
+    style_of = styles(results.runs["method"])
+    return [{"name": m, "label": s.label, "light": s.colour, "dark": s.dark_colour} for m, s in style_of.items()]
 
 
 def _section(
-    position: int, dataset: str, results: Results, near: pd.DataFrame, by_name: dict[str, Table]
+    position: int, dataset: str, results: Results, near: pd.DataFrame, by_name: dict[str, ReportTable]
 ) -> dict[str, Any]:
-    """What the page says about a data set, besides its charts."""
-    size, look = results.sizes[dataset], styles(results.runs["method"])
-    mine = near[(near["dataset"] == dataset) & ~near["method"].isin(BASELINES)]
+    """The section on a data set, without its charts."""
+    size, style_of = results.sizes[dataset], styles(results.runs["method"])
+    judged = near[(near["dataset"] == dataset) & ~near["method"].isin(BASELINES)]
     return {
         "id": f"data-{position}",
         "name": dataset,
         "size": ", ".join(f"{k} = {v}" for k, v in (("n", size.n), ("d", size.inputs)) if v is not None),
-        "verdicts": [(look[row.method].label, row.verdict, KINDS[row.verdict]) for row in mine.itertuples()],
+        "verdicts": [(style_of[row.method].label, row.verdict, KINDS[row.verdict]) for row in judged.itertuples()],
         "tables": [_checkpoints(by_name[name], dataset, f"{name}-{position}") for name in ("lml", "rmse", "nlpd")],
         "has_points": bool((results.points["dataset"] == dataset).any()),
     }
 
 
-def _checkpoints(table: Table, dataset: str, name: str) -> dict[str, Any]:
+def _checkpoints(table: ReportTable, dataset: str, name: str) -> dict[str, Any]:
     """The rows of a data set in a table of checkpoints; their times are in the headings."""
     here = (table.frame["dataset"] == dataset).to_numpy()
     frame, texts = table.frame[here], table.texts()[here]
@@ -177,13 +185,13 @@ def _checkpoints(table: Table, dataset: str, name: str) -> dict[str, Any]:
     columns = [c for c in frame if c.startswith("M=") and (times[c] or (texts[c][~is_time] != "").any())]
     headings = {c: f"{c} ({times[c]} s)" if times[c] else c for c in columns}
     shown = ["method", "status", *columns, "final"]
-    part = Table(
+    part = ReportTable(
         name, table.title, frame.loc[~is_time, shown], {**table.headings, **headings}, shown=texts.loc[~is_time, shown]
     )
     return _as_html(part)
 
 
-def _as_html(table: Table, drop: tuple[str, ...] = ()) -> dict[str, Any]:
+def _as_html(table: ReportTable, drop: tuple[str, ...] = ()) -> dict[str, Any]:
     """A table in the form that the macro in parts.html takes."""
     texts = table.texts()
     columns = [column for column in table.frame if column not in drop]
@@ -210,12 +218,12 @@ def _cell(column: str, value: Any, text: str) -> dict[str, Any] | str:
 
 
 def _surroundings(results: Results) -> list[dict[str, Any]]:
-    """Where the runs took place: each combination once, with how many runs it had."""
-    found: dict[tuple[str, ...], int] = {}
+    """Machines and versions: each combination once, with its number of runs."""
+    counts: dict[tuple[str, ...], int] = {}
     for row in results.runs.itertuples():
         versions = ", ".join(f"{name} {number}" for name, number in row.versions.items() if number)
         where = (row.processor, row.device, row.system, row.threads, versions, row.git_commit)
         key = tuple("not known" if part is None or part != part or part == "" else str(part) for part in where)
-        found[key] = found.get(key, 0) + 1
+        counts[key] = counts.get(key, 0) + 1
     names = ("processor", "device", "system", "threads", "versions", "commit")
-    return [{"runs": count, "parts": list(zip(names, key, strict=True))} for key, count in found.items()]
+    return [{"runs": count, "parts": list(zip(names, key, strict=True))} for key, count in counts.items()]

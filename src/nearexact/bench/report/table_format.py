@@ -22,10 +22,10 @@ _LATEX = {
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Something to show. `frame` has the numbers; `shown` how its cells read, where the formats do not say it."""
+class ReportTable:
+    """A table of the report. `frame` has the numbers, `shown` the text of its cells if the formats cannot make it."""
 
-    name: str  # of its files
+    name: str  # of its files, without suffix
     title: str
     frame: pd.DataFrame
     headings: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Table:
     shown: pd.DataFrame | None = None
 
     def heading(self, column: str) -> str:
-        """What readers see instead of a column's name."""
+        """The heading that readers see instead of a column's name."""
         return self.headings.get(column, column)
 
     def texts(self) -> pd.DataFrame:
@@ -49,12 +49,12 @@ class Table:
         return [k for k, column in enumerate(self.frame) if pd.api.types.is_numeric_dtype(self.frame[column])]
 
     def to_csv(self) -> str:
-        """All digits."""
+        """The numbers with all digits."""
         text: str = self.frame.to_csv(index=False, lineterminator="\n")
         return text
 
     def to_markdown(self) -> str:
-        """A table as GitHub shows it."""
+        """The cells as readers see them, in GitHub's form of Markdown."""
         numeric = set(self.numeric())
         lines = [[_markdown(self.heading(column)) for column in self.frame]]
         lines += [["---:" if k in numeric else "---" for k in range(len(lines[0]))]]
@@ -62,7 +62,7 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
     def to_latex(self) -> str:
-        r"""A `tabular` with the rules of booktabs, to be put in by `\input`; lines between data sets."""
+        r"""A `tabular` with the rules of booktabs, for `\input`; lines between data sets."""
         numeric = set(self.numeric())
         columns = "".join("r" if k in numeric else "l" for k in range(len(self.frame.columns)))
         lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
@@ -75,7 +75,7 @@ class Table:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
     def write(self, folder: Path) -> None:
-        """Its three files."""
+        """Write its three files."""
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, text in ((".csv", self.to_csv()), (".md", self.to_markdown()), (".tex", self.to_latex())):
             (folder / f"{self.name}{suffix}").write_text(text, encoding="utf-8")
@@ -85,7 +85,7 @@ class Table:
 
 
 def number(decimals: int, largest: float) -> Format:
-    """Numbers with so many decimals, and with an exponent beyond the largest: they have exploded."""
+    """A format with so many decimals, and with an exponent for numbers beyond the largest, which have exploded."""
 
     def show(value: Any) -> str:
         if not isinstance(value, (int, float)) or math.isnan(value):
@@ -111,7 +111,7 @@ def scientific(value: Any) -> str:
 
 
 def significant(value: Any) -> str:
-    """Three digits that matter, for costs and distances of any size; words as they are."""
+    """Three significant digits, for costs and distances of any size; text as it is."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return plain(value)
     if not math.isfinite(value) or (value and not 1e-4 <= abs(value) < 1e5):
@@ -122,22 +122,22 @@ def significant(value: Any) -> str:
 
 
 def cost(value: Any) -> str:
-    """What something took; never, if it was not reached."""
+    """A cost; "never" if the goal was not reached."""
     return "never" if isinstance(value, float) and math.isinf(value) else significant(value)
 
 
 def whole(value: Any) -> str:
-    """A count."""
+    """A count, without decimals."""
     return NOT_AVAILABLE if value is None or value != value else f"{value:.0f}"
 
 
 def plain(value: Any) -> str:
-    """Words."""
+    """Text as it is."""
     return NOT_AVAILABLE if value is None or value != value else str(value)
 
 
 def latex(text: str) -> str:
-    """Text for LaTeX: numbers in mathematics, everything else harmless."""
+    """Text for LaTeX: numbers in mathematics, everything else escaped."""
     match = _NUMBER.fullmatch(text)
     if match and (not match[3] or match[3].startswith(" (")):
         exponent = rf"\times 10^{{{match[2]}}}" if match[2] else ""

@@ -1,4 +1,4 @@
-// The report's charts: all seeds thin, their median thick, for the methods and the axis that the controls say.
+// The report's charts: all seeds thin, their median thick, for the methods and the axis chosen in the controls.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("chart-data").textContent);
@@ -8,21 +8,21 @@
   const hidden = (name) => [...controls.elements].some((box) => box.name === "method" && box.value === name && !box.checked);
   const colour = (name) => data.methods[name]?.[Charts.isDark() ? "dark" : "light"] ?? Charts.style("--muted");
   const label = (name) => escape(data.methods[name]?.label ?? name);
-  // Plotly takes some tags in names for markup.
+  // Plotly reads some tags in names as markup.
   function escape(text) { return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;"); }
 
   function usable(costs, values) {
     return costs.map((cost, i) => [cost, values[i]]).filter(([cost, value]) => cost !== null && cost > 0 && value !== null);
   }
 
-  // Costs and values of a run, smoothed if it is wanted and if there is something to smooth.
+  // Costs and values of a run, smoothed if that is chosen and the method is one that is smoothed.
   function curve(run, column, cost, smoothed) {
-    if (!run[column] || !run[cost]) return []; // nobody has recorded it
+    if (!run[column] || !run[cost]) return []; // not recorded
     const values = smoothed && run.held ? run.held.map((i) => run[column][i]) : run[column];
     return usable(run[cost], values);
   }
 
-  // The median of what each run had last, from where at least half have something; see analysis.median_curve.
+  // The median of the last values of the runs, from where at least half have one; see median_curve in analysis/curves.py.
   function median(curves) {
     const grid = [...new Set(curves.flat().map(([cost]) => cost))].sort((a, b) => a - b);
     const next = curves.map(() => 0);
@@ -93,8 +93,8 @@
   }
 
   function frontierTraces(dataset, loss, cost) {
-    const found = Object.entries(dataset.frontiers[`${loss} ${cost}`]).filter(([name]) => shown().has(name));
-    const all = found.flatMap(([, [x, y]]) => x.map((cost, i) => [cost, y[i]])).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+    const frontiers = Object.entries(dataset.frontiers[`${loss} ${cost}`]).filter(([name]) => shown().has(name));
+    const all = frontiers.flatMap(([, [x, y]]) => x.map((cost, i) => [cost, y[i]])).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
     let lowest = Infinity;
     const best = all.filter(([, value]) => value < lowest && ((lowest = value), true));
     const steps = { shape: "hv" };
@@ -102,7 +102,7 @@
       ...columns(best), type: "scatter", mode: "lines", hoverinfo: "skip", name: "no method is better",
       line: { ...steps, color: Charts.style("--line"), width: 9 },
     };
-    return [overall, ...found.filter(([, [x]]) => x.length).map(([name, [x, y]]) => ({
+    return [overall, ...frontiers.filter(([, [x]]) => x.length).map(([name, [x, y]]) => ({
       x, y, type: "scatter", mode: "lines+markers", name: label(name), hovertemplate: "%{y:.4~g} at %{x:.3~g}",
       line: { ...steps, color: colour(name), width: 2, dash: data.methods[name].dash }, marker: { color: colour(name), size: 5 },
     }))];

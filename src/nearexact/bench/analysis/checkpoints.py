@@ -1,0 +1,80 @@
+"""Checkpoints: the moments at which SGPR finished each M, and what every method had reached by then.
+
+A milestone is the recorded end of a stage, that is of one M of the schedule.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from nearexact.bench.analysis.families import REFERENCE, growing_methods, ordered
+from nearexact.bench.analysis.losses import METRICS
+from nearexact.bench.analysis.points import KEY, last_at, run_positions
+
+FINAL = "final"  # the checkpoint at the end of a run
+
+
+def milestones(points: pd.DataFrame) -> pd.DataFrame:
+    """The ends of stages that were not cut short; `scheduled_m` is M where none was recorded."""
+    ends = points[points["milestone"]].copy()
+    ends["scheduled_m"] = ends["scheduled_m"].fillna(ends["m"])
+    ends = ends[ends["scheduled_m"].notna() & ~ends["cut_short"]]
+    return ends.drop_duplicates([*KEY, "scheduled_m"], keep="last")
+
+
+def reference_method(points: pd.DataFrame) -> str | None:
+    """The method whose milestones are the checkpoints: SGPR, else the first of its family that has any."""
+    candidates = ordered(set(milestones(points)["method"]) & growing_methods(points))
+    return REFERENCE if REFERENCE in candidates else next(iter(candidates), None)
+
+
+def checkpoints(points: pd.DataFrame) -> pd.DataFrame:
+    """For each data set the M of the reference, and the median second at which its runs finished it.
+
+    A run that did not finish an M counts as never, so that a checkpoint needs most of the runs: a median over the fast
+    ones alone could be before that of a smaller M. `seeds` is how many finished.
+    """
+    reference = reference_method(points)
+    if reference is None:
+        return pd.DataFrame({"dataset": [], "m": [], "seconds": [], "seeds": []})
+    reference_points = points[points["method"] == reference]
+    run_counts = reference_points.groupby("dataset")["seed"].nunique()
+    rows = []
+    for (dataset, m), seconds in milestones(reference_points).groupby(["dataset", "scheduled_m"])["elapsed"]:
+        middle = float(np.median([*seconds, *[math.inf] * (run_counts[dataset] - len(seconds))]))
+        if math.isfinite(middle):
+            rows.append((dataset, int(m), middle, len(seconds)))
+    return pd.DataFrame(rows, columns=["dataset", "m", "seconds", "seeds"])
+
+
+def checkpoint_values(points: pd.DataFrame, smoothed: pd.DataFrame, marks: pd.DataFrame) -> pd.DataFrame:
+    """What each run had at each checkpoint of its data set, and at its end: KEY, `checkpoint`, and the losses.
+
+    `checkpoint` is an M, or "final". The reference's values are those at the end of that M, the others' the last ones
+    smoothed ones at or before the moment; where a run had nothing yet, there is no row. `marks` are the checkpoints.
+    """
+    reference = reference_method(points)
+    moments = {dataset: (rows["m"].to_list(), rows["seconds"].to_list()) for dataset, rows in marks.groupby("dataset")}
+    elapsed = smoothed["elapsed"].to_numpy()
+    rows: list[int] = []
+    names: list[int | str] = []
+    for (dataset, method, _), run in run_positions(smoothed):
+        rows.append(run[-1])
+        names.append(FINAL)
+        if method != reference and dataset in moments:
+            sizes, seconds = moments[dataset]
+            last = last_at(elapsed[run], seconds)
+            rows += [run[position] for position in last if position >= 0]
+            names += [size for size, position in zip(sizes, last, strict=True) if position >= 0]
+    values = smoothed.iloc[rows].assign(checkpoint=names)
+    ends = milestones(points[points["method"] == reference]) if reference else points.iloc[:0]
+    if len(ends):
+        pairs = zip(ends["dataset"], ends["scheduled_m"], strict=True)
+        ends = ends[[dataset in moments and m in moments[dataset][0] for dataset, m in pairs]]
+        values = pd.concat([values, ends.assign(checkpoint=ends["scheduled_m"].astype(int).astype(object))])
+    return values[KEY].assign(
+        checkpoint=values["checkpoint"], **{metric.name: metric.loss(values) for metric in METRICS}
+    ).reset_index(drop=True)  # fmt: skip

@@ -1,0 +1,87 @@
+"""Recorded points as the analysis takes them: one table, in the order of time, with every column it may ask for.
+
+A point is a row of `store.load`. This module knows the names of the columns and where the points of each run are.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nearexact.bench import store
+from nearexact.bench.metrics import COVERAGE_LEVELS
+from nearexact.typing import FloatArray
+
+IntArray = NDArray[np.intp]
+RunKey = tuple[str, str, int]  # the values of KEY
+
+KEY = ["dataset", "method", "seed"]
+COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
+OPTIONAL_NUMBERS = [*COVERAGE, "scheduled_m", "lower_bound", "exact_lml"]
+# How `stopped` starts in traces whose milestones do not say with booleans whether their stage counts.
+CUT_SHORT = ("time limit", "interrupted")
+NOT_COMPLETE = (*CUT_SHORT, "failed", "no better than a smaller M")
+LARGEST = 1e100  # numbers beyond it have exploded and count as infinite: arithmetic with the others cannot overflow
+LARGEST_COUNT = 2**53  # of rows, inducing points and the like: up to here floats hold whole numbers exactly
+
+
+def tidy(points: pd.DataFrame) -> pd.DataFrame:
+    """Sort points by run and time, and add the optional columns that no run has recorded.
+
+    `complete` says whether a milestone's stage was done and led to a model of its own, and so counts as a step up in M;
+    `cut_short` whether it was ended from outside. Where nothing was recorded, stages are complete. Values that are no
+    numbers where numbers are expected are NaN.
+    """
+    optional = [*OPTIONAL_NUMBERS, "stopped", "complete", "cut_short"]
+    points = points.reindex(columns=[*points.columns, *(name for name in optional if name not in points.columns)])
+    for name in [*store.NUMBERS, *OPTIONAL_NUMBERS]:
+        points[name] = as_numbers(points[name])
+    for name in ("m", "scheduled_m"):
+        points[name] = points[name].where(points[name].between(1, LARGEST_COUNT))
+    reasons = [reason if isinstance(reason, str) else "" for reason in points["stopped"]]
+    points["complete"] = _flags(points["complete"], [not reason.startswith(NOT_COMPLETE) for reason in reasons])
+    points["cut_short"] = _flags(points["cut_short"], [reason.startswith(CUT_SHORT) for reason in reasons])
+    points = points[np.isfinite(points["elapsed"])]
+    return points.sort_values([*KEY, "elapsed"], kind="stable").reset_index(drop=True)
+
+
+def as_numbers(values: Iterable[object]) -> FloatArray:
+    """Values as floats: NaN for what is no number, infinite beyond LARGEST."""
+    numbers = np.array([value if is_number(value) else math.nan for value in values], dtype=float)
+    numbers[np.abs(numbers) > LARGEST] *= math.inf
+    return numbers
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number that a float can hold."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    return not isinstance(value, int) or abs(value) <= sys.float_info.max
+
+
+def as_count(value: object) -> int | None:
+    """A value as a positive whole number; None if it is none."""
+    if not is_number(value) or not 1 <= value <= LARGEST_COUNT or value != int(value):  # type: ignore[operator, call-overload]
+        return None
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def _flags(recorded: Iterable[object], derived: Iterable[bool]) -> list[bool]:
+    """The recorded values that are booleans, else those derived from text."""
+    return [bool(a) if isinstance(a, (bool, np.bool_)) else b for a, b in zip(recorded, derived, strict=True)]
+
+
+def run_positions(points: pd.DataFrame) -> Iterator[tuple[RunKey, IntArray]]:
+    """Data set, method, seed of each run, and the positions of its points, in the order of time."""
+    for key, positions in points.groupby(KEY, sort=False).indices.items():
+        yield key, np.asarray(positions)
+
+
+def last_at(times: FloatArray, moments: Iterable[float]) -> IntArray:
+    """The position of the last time at or before each moment; −1 where there is none. Times must not fall."""
+    return np.searchsorted(times, np.asarray(list(moments), dtype=float), side="right") - 1
