@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from safetensors.torch import save_file
 
 from nearexact import kernels
 from nearexact.certificate import Certificate
+from nearexact.files import replacing
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.safety import Repairs
 from nearexact.gp.stages import Stage
@@ -77,18 +77,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     if hasattr(estimator, "recipe_"):  # how a table's columns become inputs; see nearexact.tables
         header["recipe"] = estimator.recipe_
     metadata = {HEADER: json.dumps(header, default=_plain)}  # one entry: safetensors writes several in random order
-    target = Path(path).resolve()  # what a link points to is replaced, not the link
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {os.fspath(target.parent)!r} to save the model in")
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        temporary.touch()
-        permissions = temporary.stat().st_mode  # those of any new file, which safetensors does not keep
+    with replacing(path) as temporary:
         save_file({name: array.detach().cpu().contiguous() for name, array in arrays.items()}, temporary, metadata)
-        temporary.chmod(permissions)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:

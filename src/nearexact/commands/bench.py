@@ -110,17 +110,18 @@ def _check(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from nearexact.bench import load
+    from nearexact.files import check_output, replacing
 
+    output = check_output(options.output, (".csv", ".parquet"))
     frame = load(options.results)
-    if options.output.suffix == ".parquet":
-        # A column of Parquet has one type; what methods add may differ from one to the next, or be nested.
-        types = {name: set(frame[name].dropna().map(type)) for name in frame.columns}
-        mixed = [name for name, found in types.items() if len(found) > 1 or found & {dict, list}]
-        frame.astype(dict.fromkeys(mixed, "string")).to_parquet(options.output)
-    elif options.output.suffix == ".csv":
-        frame.to_csv(options.output, index=False)
-    else:
-        raise ValueError(f"the output must be a .csv or .parquet file, got {options.output}")
+    with replacing(output) as temporary:
+        if output.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+        else:
+            # A column of Parquet has one type; what methods add may differ from one to the next, or be nested.
+            types = {name: set(frame[name].dropna().map(type)) for name in frame.columns}
+            mixed = [name for name, kinds in types.items() if len(kinds) > 1 or kinds & {dict, list}]
+            frame.astype(dict.fromkeys(mixed, "string")).to_parquet(temporary)
     print(f"{len(frame)} rows: {options.output}")
     return 0
 

@@ -113,7 +113,7 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
 
 def _fit(options: argparse.Namespace) -> int:
     from nearexact import tables
-    from nearexact.tables.writing import check_output
+    from nearexact.files import check_output
 
     output = check_output(options.output)
     report = None if options.report is None else check_output(options.report)

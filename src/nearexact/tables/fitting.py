@@ -13,6 +13,7 @@ from pathlib import Path
 from sklearn.exceptions import ConvergenceWarning
 
 from nearexact.estimators import SGPRegressor
+from nearexact.files import check_output, write_text
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
@@ -20,7 +21,6 @@ from nearexact.tables.kernel_choice import AUTO, KERNELS, SHARE_OF_TIME, Choice,
 from nearexact.tables.reading import open_table
 from nearexact.tables.recipe import Missing, Prepared, Split, prepare
 from nearexact.tables.summary import Evaluation, Summary, evaluate, summarise
-from nearexact.tables.writing import check_output, completed
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +42,7 @@ class Fitted:
         """Write a self-contained HTML page about the fit."""
         from nearexact.tables.fit_page import fit_page
 
-        with completed(check_output(path)) as temporary:
-            temporary.write_text(fit_page(self), encoding="utf-8")
+        write_text(check_output(path), fit_page(self))
 
 
 def fit(

@@ -16,11 +16,12 @@ from scipy.stats import norm
 
 from nearexact.certificate import Certificate
 from nearexact.estimators import GPRegressor, SGPRegressor
+from nearexact.files import check_output
 from nearexact.persistence import load
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import TableFile, open_table
 from nearexact.tables.recipe import MISSING_POLICIES, Missing, Recipe, training_rows
-from nearexact.tables.writing import SUFFIXES, check_output, table_writer
+from nearexact.tables.writing import SUFFIXES, table_writer
 
 LEVEL = 0.95
 PREDICTIONS = ("mean", "std", "lower", "upper")
