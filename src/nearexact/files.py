@@ -1,7 +1,8 @@
-"""Output files that are never half written: the old file stays in place until the new one is complete.
+"""Output files that are never half written, and never written over an input.
 
-The new content goes to a hidden temporary file in the same folder, which then takes the target's place in one step. Its
-name carries the writing process, so that the next writer can remove what a killed one has left behind.
+The old file stays in place until the new one is complete: the new content goes to a hidden temporary file in the same
+folder, which then takes the target's place in one step. The temporary file's name carries the writing process, so that
+the next writer can remove what a killed one has left behind.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import platform
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -57,6 +58,29 @@ def check_output(path: AnyPath, suffixes: tuple[str, ...] = ()) -> Path:
     if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name!r} to")
     return path
+
+
+def check_apart(outputs: Mapping[str, AnyPath], inputs: Mapping[str, AnyPath]) -> None:
+    """Raise a ValueError if an output is also an input or another output, through links or another spelling too.
+
+    The keys are what the message calls the files.
+    """
+    before = list(inputs.items())
+    for name, path in outputs.items():
+        for other, taken in before:
+            if is_same_file(path, taken):
+                raise ValueError(f"{name} {os.fspath(path)!r} would overwrite {other} {os.fspath(taken)!r}")
+        before.append((name, path))
+
+
+def is_same_file(one: AnyPath, other: AnyPath) -> bool:
+    """Whether two paths lead to the same file, or would if it were there."""
+    with suppress(OSError):
+        return os.path.samefile(one, other)
+    (folder, name), (other_folder, other_name) = (os.path.split(os.path.realpath(path)) for path in (one, other))
+    with suppress(OSError):
+        return name == other_name and os.path.samefile(folder, other_folder)
+    return False  # a folder that is not there: nothing can be overwritten
 
 
 def _remove_abandoned(target: Path) -> None:

@@ -113,10 +113,12 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
 
 def _fit(options: argparse.Namespace) -> int:
     from nearexact import tables
-    from nearexact.files import check_output
+    from nearexact.files import check_apart, check_output
 
     output = check_output(options.output)
     report = None if options.report is None else check_output(options.report)
+    outputs = {"the model": output} if report is None else {"the model": output, "the report": report}
+    check_apart(outputs, {"the data": options.data})
     say = _teller(options)
     with redirect_stdout(sys.stderr):  # the display of training is no result
         fitted = tables.fit(

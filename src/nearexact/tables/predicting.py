@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from nearexact.certificate import Certificate
 from nearexact.estimators import GPRegressor, SGPRegressor
-from nearexact.files import check_output
+from nearexact.files import check_apart, check_output
 from nearexact.persistence import load
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import TableFile, open_table
@@ -72,14 +72,13 @@ def predict(
     Between lower and upper lies a new observation with probability `level`. With `missing="drop"`, rows with a missing
     value have empty predictions; by default missing values are treated as when the model was fitted.
     """
+    check_output(output, SUFFIXES)
+    check_apart({"the output": output}, {"the data": path} | ({} if isinstance(model, tuple) else {"the model": model}))
     estimator, recipe = model if isinstance(model, tuple) else load_with_recipe(model)
     if not 0.0 < level < 1.0:
         raise ValueError(f"the level must be between 0 and 1, got {level}")
     if missing is not None and missing not in MISSING_POLICIES:
         raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
-    check_output(output, SUFFIXES)
-    if Path(output).exists() and Path(output).samefile(path):
-        raise ValueError(f"the output must not be the file with the inputs, got {str(path)!r} twice")
     file = open_table(Path(path), spelling, wanted=recipe.names)
     recipe.check_columns(file)
     rows = empty = 0
