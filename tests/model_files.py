@@ -30,7 +30,9 @@ def arrays_of(path: Path) -> dict[str, torch.Tensor]:
 
 def altered(saved: Path, target: Path, change: dict[str, object], **arrays: torch.Tensor | None) -> Path:
     """The saved model as a file of version 2, which has no checksum, with parts of its header and arrays replaced."""
-    header = {**header_of(saved), "version": 2, **change}
+    header = header_of(saved)
+    metadata = header.pop("metadata")  # which had no entry of their own
+    header = {**header, **metadata, "version": 2, **change}
     tensors = {name: tensor for name, tensor in {**arrays_of(saved), **arrays}.items() if tensor is not None}
     save_file(tensors, target, {"nearexact": json.dumps(header)})
     return target

@@ -98,6 +98,21 @@ def test_files_of_the_second_version_are_read(saved: Path, tmp_path: Path) -> No
     assert (tmp_path / "new.nx").read_bytes() == saved.read_bytes()
 
 
+def test_metadata_are_kept_and_belong_to_one_fit(saved: Path, tmp_path: Path) -> None:
+    model = nearexact.load(saved)
+    assert model.metadata_ == {}
+    model.metadata_["note"] = {"words": ["ä", None, 1.5]}
+    model.save(tmp_path / "model.nx")
+    loaded = nearexact.load(tmp_path / "model.nx")
+    assert loaded.metadata_ == {"note": {"words": ["ä", None, 1.5]}}
+    assert loaded.fit(X, Y).metadata_ == {}
+    for value in ({1}, {(1, 2): 3}, object()):
+        model.metadata_["note"] = value
+        with pytest.raises(ValueError, match="cannot be saved"):
+            model.save(tmp_path / "model.nx")
+    assert nearexact.load(tmp_path / "model.nx").metadata_["note"]["words"][0] == "ä"
+
+
 def test_feature_names_are_kept_and_checked(tmp_path: Path) -> None:
     frame = pd.DataFrame(X, columns=["a", "ä", "column 3"])
     model = SGPRegressor(random_state=0).fit(frame, Y)
@@ -214,6 +229,7 @@ def test_foreign_files_are_refused_and_nothing_is_executed(tmp_path: Path) -> No
         {"certificate": {"lower": 1.0, "upper": 2.0, "elbo": 1.0, "n": 0, "verdict": "certified"}},
         {"certificate": {"lower": 1.0, "upper": 2.0, "elbo": 1.0, "n": 10, "verdict": "certified"}},
         {"certificate": {"lower": float("nan"), "upper": 2.0, "elbo": 1.0, "n": 60, "verdict": "certified"}},
+        {"metadata": 5, "version": 3},
         {"version": 3},
         {"version": 99},
         {"format": "fitted hat"},

@@ -37,7 +37,13 @@ FORMAT = "fitted estimator"
 VERSION = 3
 READABLE = (1, 2, 3)
 WITHOUT_PARTS = 1  # the version that had neither the parts of a certificate's gap nor the lower bound of a stage
-WITH_CHECKSUM = 3  # the first version that has one
+WITH_CHECKSUM = WITH_METADATA = 3  # the first version that has them
+
+# What the header says about the model itself, in all versions.
+ENTRIES = (
+    "format", "version", "estimator", "settings", "kernel", "noise_variance", "elbo", "upper_bound", "certificate",
+    "history", "feature_names",
+)  # fmt: skip
 
 # The arrays of a posterior, by their names in it, and those of the two scalings.
 SPARSE_ARRAYS = ("Z", "L", "L_B", "weights")
@@ -77,9 +83,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
             for stage in estimator.history_
         ],
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
+        "metadata": getattr(estimator, "metadata_", {}),
     }
-    if hasattr(estimator, "recipe_"):  # how a table's columns become inputs; see nearexact.tables
-        header["recipe"] = estimator.recipe_
     try:
         text = json.dumps(header, default=_plain)
     except (TypeError, OverflowError, RecursionError) as error:
@@ -188,10 +193,10 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
         if not isinstance(names, list) or len(names) != d or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{d} inputs need as many names, got {names!r}")
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-    if "recipe" in header:
-        if not isinstance(header["recipe"], dict):
-            raise ValueError(f"the recipe for columns must be an object, got {type(header['recipe']).__name__}")
-        estimator.recipe_ = header["recipe"]
+    if header["version"] < WITH_METADATA:  # what other layers kept with the model stands among its own entries
+        estimator.metadata_ = {key: value for key, value in header.items() if key not in ENTRIES}
+    else:
+        estimator.metadata_ = dict(header["metadata"])
     return estimator
 
 

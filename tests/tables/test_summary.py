@@ -63,7 +63,7 @@ def test_a_summary_in_words_and_in_json(fitted: Fitted) -> None:
     assert str(fitted.summary) == text
     for part in ("RMSE", "nearexact", "linear", "mean", "coverage", fitted.summary.verdict, "wavy 1.00", "repaired"):
         assert part in text
-    assert fitted.model.recipe_["summary"] == words
+    assert fitted.model.metadata_["recipe"]["summary"] == words
 
 
 def test_coverage_of_a_perfect_predictor() -> None:
@@ -117,8 +117,8 @@ def test_fitting_again_forgets_the_recipe(fitted: Fitted, tmp_path: Path) -> Non
 
     fitted.save(tmp_path / "model.nx")
     loaded = nearexact.load(tmp_path / "model.nx")
-    assert loaded.recipe_ == fitted.model.recipe_
+    assert loaded.metadata_ == fitted.model.metadata_
     loaded.save(tmp_path / "again.nx")
     assert (tmp_path / "again.nx").read_bytes() == (tmp_path / "model.nx").read_bytes()
     loaded.fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0))
-    assert not hasattr(loaded, "recipe_")
+    assert loaded.metadata_ == {}

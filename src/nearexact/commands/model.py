@@ -196,12 +196,11 @@ def _certify(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from nearexact import load, tables
+    from nearexact import load
     from nearexact.tables.terminal import model_lines, model_words
 
     model = load(options.model)
-    recipe = tables.recipe_of(model) if hasattr(model, "recipe_") else None
-    _result(options, model_words(model, recipe), model_lines(model, recipe))
+    _result(options, model_words(model), model_lines(model))
     return 0
 
 

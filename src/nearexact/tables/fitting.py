@@ -19,7 +19,7 @@ from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.kernel_choice import AUTO, KERNELS, SHARE_OF_TIME, Choice, Trial, check_kernel, choose, named
 from nearexact.tables.reading import open_table
-from nearexact.tables.recipe import Missing, Prepared, Split, prepare
+from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
 from nearexact.tables.summary import Evaluation, Summary, evaluate, summarise
 
 
@@ -91,7 +91,7 @@ def fit(
     evaluation = None if interrupted else evaluate(model, prepared)
     summary = summarise(model, prepared, choice, evaluation, search.seconds(), search.notes)
     model.set_params(progress=False)  # whoever loads it decides anew
-    model.recipe_ = {**recipe.to_json(), "summary": summary.to_json()}
+    model.metadata_ = {RECIPE: {**recipe.to_json(), "summary": summary.to_json()}}
     return Fitted(model, prepared, choice, evaluation, summary, interrupted)
 
 

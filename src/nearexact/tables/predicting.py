@@ -20,7 +20,7 @@ from nearexact.files import check_apart, check_output
 from nearexact.persistence import load
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import TableFile, open_table
-from nearexact.tables.recipe import MISSING_POLICIES, Missing, Recipe, training_rows
+from nearexact.tables.recipe import MISSING_POLICIES, RECIPE, Missing, Recipe, training_rows
 from nearexact.tables.writing import SUFFIXES, table_writer
 
 LEVEL = 0.95
@@ -41,14 +41,19 @@ class Predicted:
 def load_with_recipe(path: str | os.PathLike[str]) -> tuple[Model, Recipe]:
     """A model that was fitted to a file, and how columns become its inputs."""
     model = load(path)
-    if not hasattr(model, "recipe_"):
+    if not has_recipe(model):
         raise ValueError(f"{os.fspath(path)!r} was not fitted to a file, so it does not say how columns become inputs")
     return model, recipe_of(model)
 
 
+def has_recipe(model: Model) -> bool:
+    """Whether a model was fitted to a file."""
+    return RECIPE in getattr(model, "metadata_", {})
+
+
 def recipe_of(model: Model) -> Recipe:
     """How columns become inputs of a model that was fitted to a file."""
-    recipe = Recipe.from_json(model.recipe_)
+    recipe = Recipe.from_json(model.metadata_[RECIPE])
     if len(recipe.inputs) != model.n_features_in_:
         raise ValueError(
             f"the model's recipe for columns is damaged: it makes {len(recipe.inputs)} inputs for a model of"

@@ -18,6 +18,7 @@ from nearexact.tables.reading import TableFile, read
 from nearexact.typing import FloatArray
 
 Missing = Literal["error", "drop", "median"]
+RECIPE = "recipe"  # its key in the metadata of a model
 MISSING_POLICIES = ("error", "drop", "median")
 NAMED_AT_MOST = 10  # columns in a message
 FEWEST_ROWS = 3
