@@ -13,8 +13,9 @@ import numpy as np
 from scipy.stats import norm
 
 from nearexact import pages
+from nearexact.tables.evaluation import Evaluation
 from nearexact.tables.partial_dependence import Dependence, partial_dependence
-from nearexact.tables.summary import Evaluation, Summary
+from nearexact.tables.summary import Summary
 from nearexact.tables.terminal import repair_line
 from nearexact.typing import FloatArray
 

@@ -17,10 +17,11 @@ from nearexact.files import check_output, write_text
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
+from nearexact.tables.evaluation import Evaluation, evaluate
 from nearexact.tables.kernel_choice import AUTO, KERNELS, SHARE_OF_TIME, Choice, Trial, check_kernel, choose, named
 from nearexact.tables.reading import open_table
 from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
-from nearexact.tables.summary import Evaluation, Summary, evaluate, summarise
+from nearexact.tables.summary import Summary, summarise
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nearexact.tables import cells as reading
+from nearexact.tables import cells
 from nearexact.tables.columns import MAX_CATEGORIES, Column, recognise
 from nearexact.tables.reading import TableFile, read
 from nearexact.typing import FloatArray
@@ -200,11 +200,11 @@ def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, 
     return recipe.completed(values[rows], recipe.missing), y[rows]
 
 
-def target_values(cells: pd.Series, name: str, decimal: str) -> FloatArray:
+def target_values(series: pd.Series, name: str, decimal: str) -> FloatArray:
     """The target as numbers; anything else cannot be predicted here."""
-    if not pd.api.types.is_float_dtype(cells.dtype) and not reading.is_text(cells):
-        raise ValueError(f"the target {name!r} must hold numbers, got {cells.dtype}")
-    return Column(name, "number").values(cells, decimal)
+    if not pd.api.types.is_float_dtype(series.dtype) and not cells.is_text(series):
+        raise ValueError(f"the target {name!r} must hold numbers, got {series.dtype}")
+    return Column(name, "number").values(series, decimal)
 
 
 def missing_message(counts: dict[str, int], where: str = "") -> str:
@@ -217,12 +217,12 @@ def missing_message(counts: dict[str, int], where: str = "") -> str:
 
 
 def _column(
-    name: str, cells: pd.Series, decimal: str, max_categories: int, day_first: bool | None
+    name: str, series: pd.Series, decimal: str, max_categories: int, day_first: bool | None
 ) -> tuple[str, Column | None]:
-    text = reading.cleaned(cells) if reading.is_text(cells) else cells
+    text = cells.cleaned(series) if cells.is_text(series) else series
     if text.isna().all():
         return "empty", None
-    return "", recognise(name, cells, decimal, max_categories=max_categories, day_first=day_first)
+    return "", recognise(name, series, decimal, max_categories=max_categories, day_first=day_first)
 
 
 def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:

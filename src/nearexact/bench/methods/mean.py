@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
+from nearexact.baselines import fit_constant
 from nearexact.bench.protocol import Report, Task
-from nearexact.typing import FloatArray
 
 
 class Mean:
@@ -16,15 +12,5 @@ class Mean:
     name = "mean"
 
     def run(self, task: Task, report: Report) -> None:
-        mean, variance = float(task.y_train.mean()), max(float(task.y_train.var()), np.finfo(float).tiny)
-
-        def predict(X: FloatArray) -> tuple[FloatArray, FloatArray]:
-            return np.full(len(X), mean), np.full(len(X), variance)
-
-        n = len(task.y_train)
-        report(predict, elbo=gaussian_log_likelihood(variance, n), milestone=True, flops=4.0 * n)
-
-
-def gaussian_log_likelihood(variance: float, n: int) -> float:
-    """Log likelihood of n targets under Gaussian noise at its maximum likelihood variance."""
-    return -0.5 * n * (math.log(2.0 * math.pi * variance) + 1.0)
+        baseline = fit_constant(task.y_train)
+        report(baseline.predict, elbo=baseline.log_likelihood, milestone=True, flops=4.0 * len(task.y_train))
