@@ -104,7 +104,8 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
         print("nearexact: stopped; nothing was written", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, OSError, NumericalError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        message = ": ".join([str(error), *getattr(error, "__notes__", [])])  # notes say what can be done
+        raise ValueError(" ".join(message.split())) from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

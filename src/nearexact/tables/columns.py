@@ -128,6 +128,13 @@ class Column:
         return {"number": "a finite number is expected", "boolean": "yes or no is expected"}[self.kind]
 
 
+def problem(fact: str, advice: str) -> ValueError:
+    """An error with a note on what the command `nearexact fit` can do about it, which other callers may not have."""
+    error = ValueError(fact)
+    error.add_note(advice)
+    return error
+
+
 def recognise(
     name: str, series: pd.Series, decimal: str, *, max_categories: int = MAX_CATEGORIES, day_first: bool | None = None
 ) -> Column:
@@ -145,9 +152,9 @@ def recognise(
     date_format = cells.date_format_of(text)
     if isinstance(date_format, tuple):
         if day_first is None:
-            raise ValueError(
-                f"the dates in column {name!r}, such as {_shown(text[0])}, may have the day or the month first:"
-                " say which with --dates day-first or --dates month-first"
+            raise problem(
+                f"the dates in column {name!r}, such as {_shown(text[0])}, may have the day or the month first",
+                "say which with --dates day-first or --dates month-first",
             )
         date_format = date_format[0 if day_first else 1]
     if date_format is not None:
@@ -164,9 +171,9 @@ def _category(name: str, series: pd.Series, decimal: str, most: int) -> Column:
         if wrong.any() and np.isfinite(values).sum() > wrong.sum():
             at = int(np.flatnonzero(wrong)[0])
             but = f"; most are numbers, but not {_shown(series.iloc[at])} in row {at + 1}"
-        raise ValueError(
-            f"column {name!r} is text with {len(found)} different values, more than {most}{but}: correct it, leave it"
-            " out with --ignore, or raise --max-categories"
+        raise problem(
+            f"column {name!r} is text with {len(found)} different values, more than {most}{but}",
+            "correct it, leave it out with --ignore, or raise --max-categories",
         )
     return Column(name, "category", categories=tuple(found))
 

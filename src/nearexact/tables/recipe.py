@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from nearexact.tables import cells
-from nearexact.tables.columns import MAX_CATEGORIES, Column, recognise
+from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise
 from nearexact.tables.reading import TableFile, read
 from nearexact.typing import FloatArray
 
@@ -81,7 +81,7 @@ class Recipe:
         if missing == "median":
             return np.where(np.isnan(values), [column.fill for column in self.columns], values)
         if missing == "error" and counts.any():
-            raise ValueError(missing_message(dict(zip(self.names, counts.tolist(), strict=True)), where))
+            raise missing_values(dict(zip(self.names, counts.tolist(), strict=True)), where)
         return values
 
     def expand(self, values: FloatArray) -> FloatArray:
@@ -207,13 +207,12 @@ def target_values(series: pd.Series, name: str, decimal: str) -> FloatArray:
     return Column(name, "number").values(series, decimal)
 
 
-def missing_message(counts: dict[str, int], where: str = "") -> str:
-    """Which columns have how many missing cells, and what can be done."""
+def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
+    """An error that says which columns have how many missing cells."""
     named = [f"{name!r} ({count})" for name, count in counts.items() if count]
-    shown = ", ".join(named[:NAMED_AT_MOST]) + (
-        f" and {len(named) - NAMED_AT_MOST} more" * (len(named) > NAMED_AT_MOST)
-    )
-    return f"missing values in {shown}{where}: pass --missing drop or --missing median, or fill them in"
+    more = f" and {len(named) - NAMED_AT_MOST} more" if len(named) > NAMED_AT_MOST else ""
+    fact = f"missing values in {', '.join(named[:NAMED_AT_MOST])}{more}{where}"
+    return problem(fact, "pass --missing drop or --missing median, or fill them in")
 
 
 def _column(
@@ -230,14 +229,14 @@ def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:
     counts = np.isnan(values).sum(0)
     if recipe.missing == "error" and (counts.any() or np.isnan(y).any()):
         missing = dict(zip(recipe.names, counts.tolist(), strict=True))
-        raise ValueError(missing_message({**missing, recipe.target: int(np.isnan(y).sum())}))
+        raise missing_values({**missing, recipe.target: int(np.isnan(y).sum())})
     values, y, notes = _complete_rows(recipe, values, y)
     if len(y) < FEWEST_ROWS:
         raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(y)}")
     train, test = recipe.split.rows(len(y))
     empty = [name for name, gone in zip(recipe.names, np.isnan(values[train]).all(0), strict=True) if gone]
     if empty:
-        raise ValueError(f"{_listed('column', empty)} has no value in the rows to train on: leave it out with --ignore")
+        raise problem(f"{_listed('column', empty)} has no value in the rows to train on", "leave it out with --ignore")
     columns = [column.filled_by(values[train, i]) for i, column in enumerate(recipe.columns)]
     recipe = replace(recipe, columns=tuple(columns))
     if recipe.missing == "median" and np.isnan(values).any():
