@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 import nearexact
 from nearexact import GPRegressor, SGPRegressor
 from nearexact.kernels import SquaredExponential
+from tests.model_files import altered, header_of, refused, resigned
 from tests.problems import BUILT_IN, regression
 
 X, Y = regression(60)
@@ -69,8 +71,7 @@ def test_certify_after_loading_needs_the_data(saved: Path) -> None:
 
 def test_files_of_the_first_version_are_read(saved: Path, tmp_path: Path) -> None:
     """They know neither the parts of a certificate's gap nor the lower bound of a stage."""
-    with safe_open(saved, framework="pt") as file:
-        header = json.loads(file.metadata()["nearexact"])
+    header = header_of(saved)
     certificate = {name: header["certificate"][name] for name in ("lower", "upper", "elbo", "n", "verdict")}
     history = [{name: value for name, value in stage.items() if name != "lower_bound"} for stage in header["history"]]
     for stage in history:
@@ -85,6 +86,31 @@ def test_files_of_the_first_version_are_read(saved: Path, tmp_path: Path) -> Non
     assert [stage.lower_bound for stage in old.history_] == [stage.elbo for stage in new.history_]
     assert old.certify(X, Y).dominated_by in ("trace", "residual")
     refused(altered(saved, tmp_path / "torn.nx", {**change, "version": 2}))  # the second version has them all
+
+
+def test_files_of_the_second_version_are_read(saved: Path, tmp_path: Path) -> None:
+    """They have no checksum."""
+    old, new = nearexact.load(altered(saved, tmp_path / "old.nx", {})), nearexact.load(saved)
+    np.testing.assert_array_equal(old.predict(NEW, return_std=True), new.predict(NEW, return_std=True))
+    assert old.certificate_ == new.certificate_
+    assert old.history_ == new.history_
+    old.save(tmp_path / "new.nx")
+    assert (tmp_path / "new.nx").read_bytes() == saved.read_bytes()
+
+
+def test_metadata_are_kept_and_belong_to_one_fit(saved: Path, tmp_path: Path) -> None:
+    model = nearexact.load(saved)
+    assert model.metadata_ == {}
+    model.metadata_["note"] = {"words": ["ä", None, 1.5]}
+    model.save(tmp_path / "model.nx")
+    loaded = nearexact.load(tmp_path / "model.nx")
+    assert loaded.metadata_ == {"note": {"words": ["ä", None, 1.5]}}
+    assert loaded.fit(X, Y).metadata_ == {}
+    for value in ({1}, {(1, 2): 3}, object()):
+        model.metadata_["note"] = value
+        with pytest.raises(ValueError, match="cannot be saved"):
+            model.save(tmp_path / "model.nx")
+    assert nearexact.load(tmp_path / "model.nx").metadata_["note"]["words"][0] == "ä"
 
 
 def test_feature_names_are_kept_and_checked(tmp_path: Path) -> None:
@@ -121,12 +147,6 @@ def test_saving_replaces_a_file_only_when_complete(saved: Path, tmp_path: Path) 
 
 
 # ---- files that are not models ---------------------------------------------------------------------------------------
-
-
-def refused(path: Path) -> str:
-    with pytest.raises(ValueError, match="is not a model file of nearexact, or is damaged: ") as caught:
-        nearexact.load(path)
-    return str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -173,17 +193,6 @@ def test_foreign_files_are_refused_and_nothing_is_executed(tmp_path: Path) -> No
     assert not Bomb.exploded
 
 
-def altered(saved: Path, target: Path, change: dict[str, object], **arrays: torch.Tensor | None) -> Path:
-    """The saved model with parts of its header and some arrays replaced."""
-    with safe_open(saved, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    metadata = {"nearexact": json.dumps({**json.loads(metadata["nearexact"]), **change})}
-    tensors = {name: tensor for name, tensor in {**tensors, **arrays}.items() if tensor is not None}
-    save_file(tensors, target, metadata)
-    return target
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -213,6 +222,15 @@ def altered(saved: Path, target: Path, change: dict[str, object], **arrays: torc
         {"feature_names": [1, 2, 3]},
         {"certificate": {"lower": "1", "upper": 2.0, "elbo": 1.0, "n": 60, "verdict": "certified"}},
         {"noise_variance": float("inf")},
+        {"noise_variance": 10**400},
+        {"elbo": float("nan")},
+        {"upper_bound": None},
+        {"certificate": {"lower": 2.0, "upper": 1.0, "elbo": 1.0, "n": 60, "verdict": "certified"}},
+        {"certificate": {"lower": 1.0, "upper": 2.0, "elbo": 1.0, "n": 0, "verdict": "certified"}},
+        {"certificate": {"lower": 1.0, "upper": 2.0, "elbo": 1.0, "n": 10, "verdict": "certified"}},
+        {"certificate": {"lower": float("nan"), "upper": 2.0, "elbo": 1.0, "n": 60, "verdict": "certified"}},
+        {"metadata": 5, "version": 3},
+        {"version": 3},
         {"version": 99},
         {"format": "fitted hat"},
     ],
@@ -220,6 +238,14 @@ def altered(saved: Path, target: Path, change: dict[str, object], **arrays: torc
 )
 def test_headers_that_do_not_make_sense_are_refused(change: dict[str, object], saved: Path, tmp_path: Path) -> None:
     refused(altered(saved, tmp_path / "altered.nx", change))
+    if "version" not in change:  # whoever alters a file can also compute its checksum
+        refused(resigned(saved, tmp_path / "altered.nx", change))
+
+
+@pytest.mark.parametrize("change", [{"n": 0}, {"m": -1}, {"n": 61}, {"elbo": "1"}, {"noise_variance": 0.0}], ids=str)
+def test_stages_that_do_not_make_sense_are_refused(change: dict[str, object], saved: Path, tmp_path: Path) -> None:
+    history = header_of(saved)["history"]
+    refused(altered(saved, tmp_path / "altered.nx", {"history": [{**history[0], **change}, *history[1:]]}))
 
 
 def test_deeply_nested_kernels_are_refused(tmp_path: Path) -> None:
@@ -229,7 +255,7 @@ def test_deeply_nested_kernels_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_version_is_named(saved: Path, tmp_path: Path) -> None:
-    assert "its version is 99, this release reads versions 1 and 2" in refused(
+    assert "its version is 99, this release reads versions 1, 2 and 3" in refused(
         altered(saved, tmp_path / "altered.nx", {"version": 99})
     )
 
@@ -247,13 +273,37 @@ def test_a_newer_version_is_named(saved: Path, tmp_path: Path) -> None:
         {"scale_X": torch.ones(1, dtype=torch.float64)},
         {"scale_X": torch.zeros(3, dtype=torch.float64)},
         {"Z": torch.zeros(60, 3, dtype=torch.float32)},
+        {"more": torch.zeros(1, dtype=torch.float64)},
+        {"weights": torch.zeros(0, dtype=torch.float64)},
+        {"L": "negative"},
+        {"L_B": "zero"},
     ],
     ids=str,
 )
 def test_arrays_that_do_not_fit_are_refused(
-    arrays: dict[str, torch.Tensor | None], saved: Path, tmp_path: Path
+    arrays: dict[str, torch.Tensor | str | None], saved: Path, tmp_path: Path
 ) -> None:
-    refused(altered(saved, tmp_path / "altered.nx", {}, **arrays))
+    m = len(nearexact.load(saved).inducing_points_)
+    diagonals = {"negative": -torch.eye(m, dtype=torch.float64), "zero": torch.zeros(m, m, dtype=torch.float64)}
+    changed = {name: diagonals[array] if isinstance(array, str) else array for name, array in arrays.items()}
+    refused(altered(saved, tmp_path / "altered.nx", {}, **changed))
+
+
+def flipped(content: bytes, bits: Iterable[int]) -> bytes:
+    changed = bytearray(content)
+    for bit in bits:
+        changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_no_flipped_bit_goes_unnoticed(saved: Path, tmp_path: Path) -> None:
+    """All bits of the beginning, where the version and the checksum are, and random ones of the rest."""
+    content = saved.read_bytes()
+    beginning = range(8 * 200)
+    others = np.random.default_rng(0).integers(8 * len(content), size=600).tolist()
+    for bit in (*beginning, *others):
+        (tmp_path / "flipped.nx").write_bytes(flipped(content, [bit]))
+        refused(tmp_path / "flipped.nx")
 
 
 @settings(max_examples=200, deadline=None)
@@ -261,15 +311,62 @@ def test_arrays_that_do_not_fit_are_refused(
 def test_damaged_bytes_never_do_worse_than_a_value_error(
     draw: st.DataObject, saved: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    content = bytearray(saved.read_bytes())
+    """Also in a file without a checksum, whose header is read whatever has become of it."""
+    folder = tmp_path_factory.getbasetemp()
+    content = altered(saved, folder / "old.nx", {}).read_bytes()
+    changed = bytearray(content)
     for _ in range(draw.draw(st.integers(1, 4))):
-        content[draw.draw(st.integers(0, min(len(content), 6000) - 1))] = draw.draw(st.integers(0, 255))
-    path = tmp_path_factory.getbasetemp() / "damaged.nx"
-    path.write_bytes(content)
+        changed[draw.draw(st.integers(0, min(len(content), 6000) - 1))] = draw.draw(st.integers(0, 255))
+    (folder / "damaged.nx").write_bytes(changed)
     try:
-        nearexact.load(path)
+        nearexact.load(folder / "damaged.nx").predict(NEW)
     except ValueError as error:
         assert "damaged" in str(error)  # noqa: PT017
+
+
+def test_a_huge_header_is_refused_before_it_is_parsed(saved: Path, tmp_path: Path) -> None:
+    """The text is not JSON, which would be the complaint if it were parsed."""
+    content = saved.read_bytes()
+    length = 8 + int.from_bytes(content[:8], "little")
+    for inserted in (3 * 2**20, 80 * 2**20):
+        header = content[8:length] + b"x" * inserted
+        (tmp_path / "huge.nx").write_bytes(len(header).to_bytes(8, "little") + header + content[length:])
+        assert "its header has" in refused(tmp_path / "huge.nx")
+    (tmp_path / "huge.nx").write_bytes((2**63).to_bytes(8, "little") + content[8:])
+    assert "it is shorter than it should be" in refused(tmp_path / "huge.nx")
+
+
+def test_a_model_of_many_inputs_is_read_again(tmp_path: Path) -> None:
+    """Its header is megabytes, and rightly so."""
+    rng = np.random.default_rng(0)
+    names = [f"column {i} of many, which has a long name" * 10 for i in range(3000)]
+    X = pd.DataFrame(rng.normal(size=(20, 3000)), columns=names)
+    model = SGPRegressor(time_limit="3s", max_inducing=5).fit(X, rng.normal(size=20))
+    model.save(tmp_path / "wide.nx")
+    assert int.from_bytes((tmp_path / "wide.nx").read_bytes()[:8], "little") > 2**20
+    np.testing.assert_array_equal(nearexact.load(tmp_path / "wide.nx").predict(X), model.predict(X))
+
+
+SAVE_ON_A_FULL_DISK = """
+import resource, sys, nearexact
+model = nearexact.load(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+try:
+    model.save(sys.argv[2])
+except OSError as error:
+    print("OSError", error)
+"""
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_full_disk_is_an_os_error_and_leaves_the_old_file(share: float, saved: Path, tmp_path: Path) -> None:
+    room = int(share * saved.stat().st_size)
+    (tmp_path / "model.nx").write_text("the old file")
+    line = [sys.executable, "-c", SAVE_ON_A_FULL_DISK, str(saved), str(tmp_path / "model.nx"), str(room)]
+    result = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("OSError")
+    assert (tmp_path / "model.nx").read_text() == "the old file"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.nx"]
 
 
 def test_a_model_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:

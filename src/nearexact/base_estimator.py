@@ -70,7 +70,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     certificate_: Certificate
     history_: list[Stage]
     n_features_in_: int
-    recipe_: dict[str, Any]  # only of models that were fitted to a file; see nearexact.tables
+    metadata_: dict[str, Any]  # JSON-serialisable values that other layers keep with the model, under keys of their own
     _posterior: SparsePosterior | ExactPosterior
     _scaling_X: Scaling
     _scaling_y: Scaling
@@ -182,7 +182,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
         self.elbo_, self.upper_bound_ = elbo, upper
         self.certificate_ = Certificate.of(bounds, self._verdict(bounds, problem.y))
-        self.__dict__.pop("recipe_", None)  # that of other data
+        self.metadata_ = {}  # what was kept with an earlier fit belongs to other data
 
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:

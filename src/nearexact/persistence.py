@@ -1,6 +1,7 @@
 """Fitted estimators in one file, without pickle: arrays and a JSON header in the safetensors format.
 
 Reading a file executes nothing that is in it: estimators and kernels are looked up by name among those of this package.
+Since version 3 a checksum over the whole file makes sure that not one bit of it has changed.
 """
 
 from __future__ import annotations
@@ -8,40 +9,50 @@ from __future__ import annotations
 import json
 import math
 import os
-import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 
 from nearexact import kernels
 from nearexact.certificate import Certificate
+from nearexact.files import replacing
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.safety import Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.kernels import Kernel
 from nearexact.kernels.composite import Composite
+from nearexact.limits import is_out_of_memory
+from nearexact.model_file import HEADER, check_bytes, write_file
 from nearexact.scaling import Scaling
 
 if TYPE_CHECKING:
     from nearexact.estimators import GPRegressor, SGPRegressor
 
-HEADER = "nearexact"
 FORMAT = "fitted estimator"
-VERSION = 2
-READABLE = (1, 2)  # 1 knew neither the parts of a certificate nor the lower bound of a stage
-
-# What reading a file that is not what it says may raise.
-DAMAGES = (SafetensorError, OSError, MemoryError, RecursionError, AttributeError, LookupError, TypeError, ValueError)
-
-# The arrays of a posterior, by their names in it.
-SPARSE_ARRAYS = ("Z", "L", "L_B", "weights")
+VERSION = 3
+READABLE = (1, 2, 3)
+WITHOUT_PARTS = 1  # the version that had neither the parts of a certificate's gap nor the lower bound of a stage
+WITH_CHECKSUM = WITH_METADATA = WITH_STAGE_ENDS = 3  # the first version that has them
 EARLIER_FIELDS = {"elbo": "objective", "scheduled": "scheduled_m"}  # of a stage, and what they are called now
+
+# What the header says about the model itself, in all versions.
+ENTRIES = (
+    "format", "version", "estimator", "settings", "kernel", "noise_variance", "elbo", "upper_bound", "certificate",
+    "history", "feature_names",
+)  # fmt: skip
+
+# The arrays of a posterior, by their names in it, and those of the two scalings.
+SPARSE_ARRAYS = ("Z", "L", "L_B", "weights")
 EXACT_ARRAYS = ("X", "centre", "y", "L", "weights")
+SCALING_ARRAYS = ("shift_X", "scale_X", "shift_y", "scale_y")
+CHOLESKY_FACTORS = ("L", "L_B")
+
+ROUNDING = 1e-4  # nats per point by which rounding may put a lower bound above an upper one
 
 
 def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) -> None:
@@ -50,10 +61,9 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     if type(estimator).__module__ != "nearexact.estimators":
         raise ValueError(f"only SGPRegressor and GPRegressor themselves can be saved, got {type(estimator).__name__}")
     names = SPARSE_ARRAYS if isinstance(posterior, SparsePosterior) else EXACT_ARRAYS
-    arrays = {name: getattr(posterior, name) for name in names}
+    arrays = {name: getattr(posterior, name).detach().cpu().numpy() for name in names}
     for name, scaling in (("X", estimator._scaling_X), ("y", estimator._scaling_y)):
-        arrays[f"shift_{name}"] = torch.tensor(scaling.shift)
-        arrays[f"scale_{name}"] = torch.tensor(scaling.scale)
+        arrays |= {f"shift_{name}": np.asarray(scaling.shift), f"scale_{name}": np.asarray(scaling.scale)}
     settings = estimator.get_params(deep=False)
     settings["kernel"] = None if settings["kernel"] is None else _describe(settings["kernel"])
     if not isinstance(settings["random_state"], (int, np.integer, type(None))):
@@ -74,49 +84,89 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
             for stage in estimator.history_
         ],
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
+        "metadata": getattr(estimator, "metadata_", {}),
     }
-    if hasattr(estimator, "recipe_"):  # how a table's columns become inputs; see nearexact.tables
-        header["recipe"] = estimator.recipe_
-    metadata = {HEADER: json.dumps(header, default=_plain)}  # one entry: safetensors writes several in random order
-    target = Path(path).resolve()  # what a link points to is replaced, not the link
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {os.fspath(target.parent)!r} to save the model in")
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        temporary.touch()
-        permissions = temporary.stat().st_mode  # those of any new file, which safetensors does not keep
-        save_file({name: array.detach().cpu().contiguous() for name, array in arrays.items()}, temporary, metadata)
-        temporary.chmod(permissions)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        text = json.dumps(header, default=_plain)
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"the model holds something that cannot be saved: {error}") from error
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        write_file(file, text, arrays)
 
 
 def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
     """The estimator that `save` wrote. It predicts, to the bit, as the saved one; training data are not in the file."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no model file {os.fspath(path)!r}")
-    with open(path, "rb"):  # a file that may not be read is not a damaged one
-        pass
     try:
+        with open(path, "rb") as content:
+            has_checksum = check_bytes(content)
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
-            if header.get("format") != FORMAT:
-                raise ValueError("it holds something else")
-            if header["version"] not in READABLE:
-                known = " and ".join(map(str, READABLE))
-                raise ValueError(f"its version is {header['version']}, this release reads versions {known}")
+            header = _header(json.loads((file.metadata() or {}).get(HEADER, "{}")), has_checksum)
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+            _check_shapes(header["estimator"], shapes)
             # Copied, so that the memory is aligned as it was when fitted: rounding depends on that.
-            arrays = {name: _checked(name, file.get_tensor(name).clone()) for name in file.keys()}  # noqa: SIM118
+            arrays = {name: _check_numbers(name, file.get_tensor(name).clone()) for name in shapes}
         return _rebuild(header, arrays)
-    except DAMAGES as error:
+    except OSError:
+        raise
+    except Exception as error:  # whatever a damaged or hostile file leads to
+        if is_out_of_memory(error):
+            raise ValueError(f"there is not enough memory to load {os.fspath(path)!r}") from error
         raise ValueError(
             f"{os.fspath(path)!r} is not a model file of nearexact, or is damaged: {type(error).__name__}: {error}"
         ) from error
 
 
+def contiguous(posterior: SparsePosterior | ExactPosterior) -> SparsePosterior | ExactPosterior:
+    """The same with arrays laid out as they are after loading: rounding depends on that."""
+    names = SPARSE_ARRAYS if isinstance(posterior, SparsePosterior) else EXACT_ARRAYS
+    return replace(posterior, **{name: getattr(posterior, name).contiguous() for name in names})
+
+
+# ---- from a file to an estimator; what goes wrong here is reported by `load` -----------------------------------------
+
+
+def _header(header: Any, has_checksum: bool) -> dict[str, Any]:
+    """The header, if it is one that this release reads."""
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ValueError("it holds something else")
+    version = header["version"]
+    if version not in READABLE:
+        versions = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
+        raise ValueError(f"its version is {version}, this release reads versions {versions}")
+    if has_checksum != (version >= WITH_CHECKSUM):
+        raise ValueError(f"its version is {version}, which does not go with {'a' if has_checksum else 'no'} checksum")
+    return header
+
+
+def _check_shapes(estimator: str, shapes: Mapping[str, list[int]]) -> None:
+    """Raise a ValueError unless the arrays are those of the estimator, of sizes that go together."""
+    names = (SPARSE_ARRAYS if estimator == "SGPRegressor" else EXACT_ARRAYS) + SCALING_ARRAYS
+    if set(shapes) != set(names):
+        raise ValueError(f"its arrays are {sorted(shapes)} instead of {sorted(names)}")
+    m, d = math.prod(shapes["weights"]), math.prod(shapes["shift_X"])
+    if m < 1 or d < 1:
+        raise ValueError(f"it has {m} weights and {d} inputs")
+    expected = {
+        "weights": [m], "L": [m, m], "L_B": [m, m], "Z": [m, d], "X": [m, d], "centre": [d], "y": [m],
+        "shift_X": [d], "scale_X": [d], "shift_y": [], "scale_y": [],
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        if list(shape) != expected[name]:
+            raise ValueError(f"{name} has shape {shape} instead of {expected[name]}")
+
+
+def _check_numbers(name: str, array: torch.Tensor) -> torch.Tensor:
+    if array.dtype != torch.float64 or not torch.isfinite(array).all():
+        raise ValueError(f"{name} must hold finite numbers of 64 bits")
+    positive = array.diagonal() if name in CHOLESKY_FACTORS else array if name.startswith("scale_") else None
+    if positive is not None and not (positive > 0.0).all():
+        raise ValueError(f"{name} must hold positive numbers")
+    return array
+
+
 def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegressor | GPRegressor:
-    """An estimator from a file's header and arrays; raises whatever it stumbles over."""
     from nearexact import estimators  # which uses this module
 
     settings = dict(header["settings"])
@@ -126,66 +176,103 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     estimator: SGPRegressor | GPRegressor = classes[header["estimator"]](**settings)
     scalings = [Scaling(arrays[f"shift_{name}"].numpy(), arrays[f"scale_{name}"].numpy()) for name in "Xy"]
     estimator._scaling_X, estimator._scaling_y = scalings
-    d = len(scalings[0].shift)
-    for scaling, shape in zip(scalings, ((d,), ()), strict=True):
-        if scaling.shift.shape != shape or scaling.scale.shape != shape or not (scaling.scale > 0.0).all():
-            raise ValueError("the scaling of inputs or targets is not one")
-    kernel, noise_variance = _kernel(header["kernel"]).for_inputs(d), float(header["noise_variance"])
-    estimator._posterior = _posterior(header["estimator"], arrays, kernel, noise_variance, d)
+    m, d = len(arrays["weights"]), len(arrays["shift_X"])
+    kernel, noise_variance = _kernel(header["kernel"]).for_inputs(d), _positive(header["noise_variance"])
+    estimator._posterior = _posterior(header["estimator"], arrays, kernel, noise_variance)
     estimator._problem = None
     estimator.kernel_, estimator.noise_variance_ = kernel, noise_variance
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
-    estimator.elbo_, estimator.upper_bound_ = float(header["elbo"]), float(header["upper_bound"])
-    estimator.certificate_ = Certificate(**header["certificate"])
-    repr(estimator.certificate_)  # fails if its numbers are none
+    estimator.elbo_, estimator.upper_bound_ = _finite(header["elbo"]), _number(header["upper_bound"])
+    estimator.certificate_ = _certificate(header["certificate"])
     estimator.history_ = [_stage(stage, header["version"]) for stage in header["history"]]
+    n = estimator.certificate_.n
+    if m > n or (header["estimator"] == "GPRegressor" and m != n) or any(s.n != n for s in estimator.history_):
+        raise ValueError(f"a model of {n} rows cannot have {m} points, or a history of other rows")
     estimator.n_features_in_ = d
     if header["feature_names"]:
         names = header["feature_names"]
         if not isinstance(names, list) or len(names) != d or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{d} inputs need as many names, got {names!r}")
         estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-    if "recipe" in header:
-        if not isinstance(header["recipe"], dict):
-            raise ValueError(f"the recipe for columns must be an object, got {type(header['recipe']).__name__}")
-        estimator.recipe_ = header["recipe"]
+    if header["version"] < WITH_METADATA:  # what other layers kept with the model stands among its own entries
+        estimator.metadata_ = {key: value for key, value in header.items() if key not in ENTRIES}
+    else:
+        estimator.metadata_ = dict(header["metadata"])
     return estimator
 
 
 def _posterior(
-    estimator: str, arrays: dict[str, torch.Tensor], kernel: Kernel, noise_variance: float, d: int
+    estimator: str, arrays: dict[str, torch.Tensor], kernel: Kernel, noise_variance: float
 ) -> SparsePosterior | ExactPosterior:
-    sparse = estimator == "SGPRegressor"
-    m = len(arrays["weights"])
-    shapes = {"weights": (m,), "L": (m, m), "L_B": (m, m), "Z": (m, d), "X": (m, d), "centre": (d,), "y": (m,)}
-    parts = {name: arrays[name] for name in (SPARSE_ARRAYS if sparse else EXACT_ARRAYS)}
-    for name, array in parts.items():
-        if array.shape != shapes[name]:
-            raise ValueError(f"{name} has shape {tuple(array.shape)} instead of {shapes[name]}")
-    if not 0.0 < noise_variance < math.inf:
-        raise ValueError(f"the noise variance is {noise_variance}")
-    if sparse:
+    if estimator == "SGPRegressor":
+        parts = {name: arrays[name] for name in SPARSE_ARRAYS}
         return SparsePosterior(kernel=kernel, noise_variance=noise_variance, repairs=Repairs(), **parts)
-    features_X = kernel.features(parts["X"], parts["centre"])
+    parts = {name: arrays[name] for name in EXACT_ARRAYS}
+    features = kernel.features(parts["X"], parts["centre"])
     return ExactPosterior(
-        kernel=kernel, noise_variance=noise_variance, features_X=features_X, jitter=0.0, repairs=Repairs(), **parts
+        kernel=kernel, noise_variance=noise_variance, features_X=features, jitter=0.0, repairs=Repairs(), **parts
     )
 
 
-def contiguous(posterior: SparsePosterior | ExactPosterior) -> SparsePosterior | ExactPosterior:
-    """The same with arrays laid out as they are after loading: rounding depends on that."""
-    names = SPARSE_ARRAYS if isinstance(posterior, SparsePosterior) else EXACT_ARRAYS
-    return replace(posterior, **{name: getattr(posterior, name).contiguous() for name in names})
+def _certificate(description: dict[str, Any]) -> Certificate:
+    certificate = Certificate(**description)
+    lower, upper = _number(certificate.lower), _number(certificate.upper)
+    _finite(certificate.elbo)
+    if not lower <= upper + ROUNDING * _count(certificate.n):
+        raise ValueError(f"its lower bound {lower} is above its upper bound {upper}")
+    repr(certificate)  # raises an error if something else in it is not what it should be
+    return certificate
 
 
-def _checked(name: str, array: torch.Tensor) -> torch.Tensor:
-    if array.dtype != torch.float64 or not torch.isfinite(array).all():
-        raise ValueError(f"{name} must hold finite numbers of 64 bits")
-    return array
+def _stage(description: dict[str, Any], version: int) -> Stage:
+    """The stage so described. Earlier versions had other names for some of its fields, and fewer of them."""
+    fields = {EARLIER_FIELDS.get(name, name): value for name, value in description.items()}
+    if version == WITHOUT_PARTS:
+        fields["lower_bound"] = fields["objective"]
+    if version < WITH_STAGE_ENDS:
+        fields["end"] = StageEnd.from_text(fields["stopped"])
+    parts = {
+        "kernel": _kernel(fields["kernel"]),
+        "repairs": Repairs(**fields["repairs"]),
+        "end": StageEnd(fields["end"]),
+    }
+    stage = Stage(**{**fields, **parts})
+    for number in (stage.objective, stage.lower_bound, stage.upper_bound, stage.seconds, stage.elapsed):
+        _number(number)
+    _count(stage.n), _count(stage.m), _positive(stage.noise_variance)
+    return stage
+
+
+def _number(value: Any) -> float:
+    """A number that may be infinite: a bound that is not known is."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or math.isnan(value):
+        raise ValueError(f"expected a number, got {value!r}")
+    return float(value)
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(_number(value)):
+        raise ValueError(f"expected a finite number, got {value!r}")
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    if _finite(value) <= 0.0:
+        raise ValueError(f"expected a positive number, got {value!r}")
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"expected a whole number of at least 1, got {value!r}")
+    return value
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
 
 
 def _describe(kernel: Kernel) -> dict[str, Any]:
-    """A kernel in words that JSON has."""
+    """A kernel as JSON-serialisable values."""
     if isinstance(kernel, Composite):
         return {"operation": kernel.operation, "parts": [_describe(part) for part in kernel.parts]}
     name = type(kernel).__name__
@@ -196,7 +283,7 @@ def _describe(kernel: Kernel) -> dict[str, Any]:
 
 
 def _kernel(description: dict[str, Any]) -> Kernel:
-    """The kernel so described."""
+    """The kernel that `_describe` described."""
     if "operation" in description:
         return Composite(description["operation"], tuple(_kernel(part) for part in description["parts"]))
     name = description["name"]
@@ -206,20 +293,8 @@ def _kernel(description: dict[str, Any]) -> Kernel:
     return kind(**description["values"])
 
 
-def _stage(description: dict[str, Any], version: int) -> Stage:
-    """The stage so described. Earlier versions had other names for some of its fields, and fewer of them."""
-    fields = {EARLIER_FIELDS.get(name, name): value for name, value in description.items()}
-    if version == 1:
-        fields["lower_bound"] = fields["objective"]
-    fields.setdefault("end", StageEnd.from_text(fields["stopped"]))
-    fields |= {
-        "kernel": _kernel(fields["kernel"]), "repairs": Repairs(**fields["repairs"]), "end": StageEnd(fields["end"])
-    }  # fmt: skip
-    return Stage(**fields)
-
-
 def _plain(value: Any) -> Any:
-    """What JSON does not know: NumPy's numbers."""
+    """NumPy's numbers, which JSON does not have, as Python's."""
     if isinstance(value, np.generic):
         return value.item()
     raise ValueError(f"cannot be saved: {value!r}")

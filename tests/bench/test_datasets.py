@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import math
 import os
@@ -133,14 +134,28 @@ def test_a_file_of_ones_own(tmp_path: Path, suffix: str) -> None:
     np.testing.assert_array_equal(y, [1.5, 2.5, 3.5, 4.5])
 
 
+def test_a_file_of_ones_own_is_read_as_for_a_fit(tmp_path: Path) -> None:
+    """In any dialect, compressed, with categories, dates and booleans, and with all rows in their order."""
+    rows = ("Größe;Stadt;am;neu;Preis", "1,5;Köln;31.12.2020;yes;10", "2,5;Bonn;01.01.2021;no;20,5")
+    text = "\r\n".join([*rows, "3;Köln;02.01.2021;no;30"])
+    path = tmp_path / "table.csv.gz"
+    path.write_bytes(gzip.compress(text.encode("utf-8-sig")))
+    dataset = find(f"{path}:Preis")
+    X, y = dataset.load()
+    assert (dataset.rows, dataset.inputs) == (3, 4)
+    np.testing.assert_array_equal(X, [[1.5, 1, 18627, 1], [2.5, 0, 18628, 0], [3.0, 1, 18629, 0]])
+    np.testing.assert_array_equal(y, [10.0, 20.5, 30.0])
+
+
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
-        ("a,b\n1,2\n", "table.csv:c", "has no column 'c'; its columns are a, b"),
-        ("a,b\n1,x\n", "table.csv:a", "column 'b' of .* must hold numbers"),
-        ("a,b\n1,\n2,3\n", "table.csv:a", "column 'b' of .* has missing or infinite values"),
-        ("a\n1\n2\n", "table.csv:a", "must have a column besides the target"),
-        ("", "table.csv:a", "is not a table that can be read"),
+        ("a,b\n1,2\n", "table.csv:c", "has no column 'c'; it has 'a', 'b'"),
+        ("a,b\n1,2\n2,3\nx,4\n", "table.csv:a", "column 'a' has 'x' in row 3, where a finite number is expected"),
+        ("a,b\n1,2\n2,\n3,4\n", "table.csv:a", r"table.csv:a': missing values in 'b' \(1\)$"),
+        ("a,b\n1,2\n,3\n3,4\n", "table.csv:a", r"table.csv:a': missing values in 'a' \(1\)$"),
+        ("a\n1\n2\n", "table.csv:a", "has no column to learn from besides the target"),
+        ("", "table.csv:a", "cannot be read as a table: it is empty"),
         ("a,b\n1,2\n", "missing.csv:a", "there is no file"),
         ("a,b\n1,2\n", "iris", "there is no data set 'iris'; there are bike, elevators"),
     ],

@@ -229,7 +229,6 @@ def test_the_example_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["predict", "bare.nx", "t.csv", "-o", "o.csv"], "was not fitted to a file"),
         (["predict", "model.nx", "none.csv", "-o", "o.csv"], "there is no file 'none.csv'"),
         (["predict", "model.nx", "t.csv", "-o", "o.xlsx"], "the output must be a .parquet, .csv or .csv.gz file"),
-        (["predict", "model.nx", "t.csv", "-o", "t.csv"], "the output must not be the file with the inputs"),
         (["predict", "model.nx", "t.csv", "-o", "o.csv", "--level", "95"], "the level must be between 0 and 1"),
         (["certify", "model.nx", "t.csv"], "lacks column"),
         (["show", "t.csv"], "is not a model file of nearexact"),
@@ -256,6 +255,45 @@ def test_mistakes_are_one_line_and_status_2(
     assert output.err.splitlines()[-1].startswith("nearexact: ")
     assert len([line for line in output.err.splitlines() if line.startswith("nearexact: ")]) == 1
     assert "Traceback" not in output.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "t.csv", "-o", "t.csv"],
+        ["fit", "t.csv", "-o", "m.nx", "--report", "t.csv"],
+        ["fit", "t.csv", "-o", "new", "--report", "new"],
+        ["fit", "t.csv", "-o", "new", "--report", "folder/../new"],
+        ["fit", "t.csv", "-o", "new", "--report", "to-new"],
+        ["fit", "t.csv", "-o", "folder/../t.csv"],
+        ["fit", "t.csv", "-o", "soft.csv"],
+        ["fit", "soft.csv", "-o", "t.csv"],
+        ["fit", "t.csv", "-o", "hard.csv"],
+        ["fit", "t.csv", "-o", "new", "--report", "hard.csv"],
+        ["predict", "model.nx", "t.csv", "-o", "t.csv"],
+        ["predict", "model.nx", "t.csv", "-o", "soft.csv"],
+        ["predict", "model.nx", "t.csv", "-o", "hard.csv"],
+        ["predict", "model.nx", "t.csv", "-o", "model.csv"],
+        ["predict", "model.csv", "t.csv", "-o", "model.csv"],
+    ],
+    ids=" ".join,
+)
+def test_no_output_takes_the_place_of_an_input_or_of_another_output(
+    arguments: list[str], fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    houses(30).to_csv("t.csv", index=False)
+    Path("folder").mkdir()
+    Path("model.nx").write_bytes(fitted.read_bytes())
+    for link, target in (("soft.csv", "t.csv"), ("to-new", "new"), ("model.csv", "model.nx")):
+        Path(link).symlink_to(target)
+    Path("hard.csv").hardlink_to("t.csv")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    options = ["--target", "price", *QUICK] if arguments[0] == "fit" else []
+    result = command(*arguments, *options)
+    assert result.returncode == 2
+    assert re.fullmatch(r"nearexact: the \w+ '.*' would overwrite the \w+ '.*'\n", result.stderr)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 def damaged_files() -> st.SearchStrategy[bytes]:

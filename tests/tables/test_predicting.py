@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 import nearexact
 from nearexact import tables
 from nearexact.cli import main
+from tests.model_files import altered, header_of, resigned
 
 Words = dict[str, Any]
 
@@ -30,14 +28,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model.nx"
 
 
-def changed(saved: Path, path: Path, change: Callable[[Words], None]) -> Path:
-    """The same file with another header."""
-    with safe_open(saved, framework="pt") as file:
-        header = json.loads(file.metadata()["nearexact"])
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    change(header)
-    save_file(arrays, path, {"nearexact": json.dumps(header)})
-    return path
+def changed(saved: Path, path: Path, change: Callable[[Words], object]) -> Path:
+    """The same model with other metadata, in a file of the present version."""
+    metadata = header_of(saved)["metadata"]
+    change(metadata)
+    return resigned(saved, path, {"metadata": metadata})
 
 
 def test_a_model_predicts_frames_too(saved: Path) -> None:
@@ -49,27 +44,51 @@ def test_a_model_predicts_frames_too(saved: Path) -> None:
 
 
 def test_files_from_before_recipes_are_read(saved: Path, tmp_path: Path) -> None:
-    path = changed(saved, tmp_path / "old.nx", lambda header: header.pop("recipe"))
-    assert not hasattr(nearexact.load(path), "recipe_")
+    path = changed(saved, tmp_path / "old.nx", lambda metadata: metadata.pop("recipe"))
+    assert nearexact.load(path).metadata_ == {}
+    assert main(["show", str(path), "--quiet"]) == 0
+    with pytest.raises(ValueError, match="was not fitted to a file"):
+        tables.load_with_recipe(path)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_recipes_of_earlier_versions_are_read(version: int, saved: Path, tmp_path: Path) -> None:
+    """They stand in the header itself."""
+    header = header_of(saved)
+    change: Words = {"version": version}
+    if version == 1:
+        names = ("lower", "upper", "elbo", "n", "verdict")
+        change["certificate"] = {name: header["certificate"][name] for name in names}
+    path = altered(saved, tmp_path / "old.nx", change)
+    assert "recipe" in header_of(path)
+    assert "metadata" not in header_of(path)
+    old, recipe = tables.load_with_recipe(path)
+    new = nearexact.load(saved)
+    assert old.metadata_ == new.metadata_
+    assert recipe == tables.recipe_of(old) == tables.recipe_of(new)
+    outputs = [tmp_path / "old.csv", tmp_path / "new.csv"]
+    for model, output in zip((path, saved), outputs, strict=True):
+        tables.predict(model, saved.with_name("data.csv"), output)
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
     assert main(["show", str(path), "--quiet"]) == 0
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header: header.update(recipe=[]), "is not a model file of nearexact, or is damaged"),
-        (lambda header: header.update(recipe={}), "recipe for columns is damaged"),
-        (lambda header: header["recipe"]["columns"].pop(), "it makes 1 inputs for a model of 4"),
-        (lambda header: header["recipe"]["columns"][1].update(categories=["a"]), "inputs for a model of 4"),
-        (lambda header: header["recipe"]["columns"][0].update(kind="magic"), "recipe for columns is damaged"),
-        (lambda header: header["recipe"].update(missing="guess"), "recipe for columns is damaged"),
-        (lambda header: header["recipe"].update(split={"test_fraction": 7}), "recipe for columns is damaged"),
-        (lambda header: header["recipe"].update(summary={"scores": 3}), "the model's summary is damaged"),
-        (lambda header: header["recipe"].update(summary=[1]), "the model's summary is damaged"),
+        (lambda metadata: metadata.update(recipe=[]), "recipe for columns is damaged"),
+        (lambda metadata: metadata.update(recipe={}), "recipe for columns is damaged"),
+        (lambda metadata: metadata["recipe"]["columns"].pop(), "it makes 1 inputs for a model of 4"),
+        (lambda metadata: metadata["recipe"]["columns"][1].update(categories=["a"]), "inputs for a model of 4"),
+        (lambda metadata: metadata["recipe"]["columns"][0].update(kind="magic"), "recipe for columns is damaged"),
+        (lambda metadata: metadata["recipe"].update(missing="guess"), "recipe for columns is damaged"),
+        (lambda metadata: metadata["recipe"].update(split={"test_fraction": 7}), "recipe for columns is damaged"),
+        (lambda metadata: metadata["recipe"].update(summary={"scores": 3}), "the model's summary is damaged"),
+        (lambda metadata: metadata["recipe"].update(summary=[1]), "the model's summary is damaged"),
     ],
 )
 def test_no_header_is_believed_unseen(
-    change: Callable[[Words], None], message: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[Words], object], message: str, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = changed(saved, tmp_path / "model.nx", change)
     assert main(["show", str(path)]) == 2

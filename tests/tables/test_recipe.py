@@ -35,7 +35,7 @@ def prepared(tmp_path: Path, frame: pd.DataFrame = FRAME, **options: object) -> 
 
 def test_missing_values_are_an_error_that_counts_them(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"missing values in 'age' \(1\), 'city' \(1\), 'y' \(1\): pass --missing drop"
+        ValueError, match=r"missing values in 'age' \(1\), 'city' \(1\), 'y' \(1\)\npass --missing drop"
     ):
         prepared(tmp_path)
 

@@ -224,25 +224,18 @@ def _conformance(_: Sequence[Path]) -> Table:
 
 
 def _own_file(name: str, path: Path, target: str) -> Dataset:
-    """A CSV or Parquet file whose columns are all numbers."""
+    """A CSV or Parquet file, read as `nearexact fit` reads it; no cell may be missing."""
+    from nearexact.tables.reading import open_table  # only here, since most runs need no table layer
+    from nearexact.tables.recipe import Split as TestRows
+    from nearexact.tables.recipe import prepare
+
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}, nor a data set {name!r} among {', '.join(REGISTRY)}")
     try:
-        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} is not a table that can be read: {error}") from error
-    frame.columns = frame.columns.map(str)
-    if target not in frame.columns:
-        raise ValueError(f"{path} has no column {target!r}; its columns are {', '.join(frame.columns)}")
-    for column in frame.columns:
-        if not pd.api.types.is_numeric_dtype(frame[column]):
-            raise ValueError(f"column {column!r} of {path} must hold numbers, got {frame[column].dtype}")
-        if not np.isfinite(frame[column].to_numpy(dtype=np.float64)).all():
-            raise ValueError(f"column {column!r} of {path} has missing or infinite values")
-    if len(frame.columns) < 2:
-        raise ValueError(f"{path} must have a column besides the target {target!r}")
-    X = np.ascontiguousarray(frame.drop(columns=target).to_numpy(dtype=np.float64))
-    y = frame[target].to_numpy(dtype=np.float64)
+        prepared = prepare(open_table(path, wanted={target}), target, missing="error", split=TestRows(0.0))
+    except ValueError as error:
+        raise ValueError(f"data set {name!r}: {error}") from error
+    X, y = prepared.recipe.expand(prepared.train), prepared.y_train
     return Dataset(name, len(y), X.shape[1], f"{path}, target {target}", lambda _: (X, y))
 
 

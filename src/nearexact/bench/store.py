@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from nearexact import files
 from nearexact.typing import FloatArray
 
 RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
@@ -280,15 +281,7 @@ def planned(results: Path) -> list[RunSpec]:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is either the old one or the new one, whatever happens."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    files.write_text(path, text)
 
 
 def _plain(value: Any) -> Any:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+RESULT_SUFFIXES = (".json", ".jsonl", ".npz", ".txt")  # of the files that a sweep writes
 
 
 def register(commands: Any) -> None:
@@ -110,19 +113,39 @@ def _check(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from nearexact.bench import load
+    from nearexact.files import check_output, replacing
 
+    output = check_output(options.output, (".csv", ".parquet"))
+    _check_spared(options.results, [output])
     frame = load(options.results)
-    if options.output.suffix == ".parquet":
-        # A column of Parquet has one type; what methods add may differ from one to the next, or be nested.
-        types = {name: set(frame[name].dropna().map(type)) for name in frame.columns}
-        mixed = [name for name, found in types.items() if len(found) > 1 or found & {dict, list}]
-        frame.astype(dict.fromkeys(mixed, "string")).to_parquet(options.output)
-    elif options.output.suffix == ".csv":
-        frame.to_csv(options.output, index=False)
-    else:
-        raise ValueError(f"the output must be a .csv or .parquet file, got {options.output}")
+    with replacing(output) as temporary:
+        if output.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+        else:
+            # A column of Parquet has one type; what methods add may differ from one to the next, or be nested.
+            types = {name: set(frame[name].dropna().map(type)) for name in frame.columns}
+            mixed = [name for name, kinds in types.items() if len(kinds) > 1 or kinds & {dict, list}]
+            frame.astype(dict.fromkeys(mixed, "string")).to_parquet(temporary)
     print(f"{len(frame)} rows: {options.output}")
     return 0
+
+
+def _check_spared(results: Path, outputs: Iterable[Path]) -> None:
+    """Raise a ValueError if an output is a file of the results, or data that they came from, under whatever name."""
+    from nearexact.bench.store import runs
+    from nearexact.files import is_same_file
+
+    existing = [path for path in outputs if path.is_file()]
+    if not existing:
+        return
+    specs = [run.read().get("spec") for run in runs(results)]
+    names = {str(spec.get("dataset")) for spec in specs if isinstance(spec, dict)}
+    own_data = (Path(name.rpartition(":")[0]) for name in names)
+    inputs = [path for path in results.rglob("*") if path.suffix in RESULT_SUFFIXES]
+    for taken in [*inputs, *(path for path in own_data if path.is_file())]:
+        for path in existing:
+            if is_same_file(path, taken):
+                raise ValueError(f"the output {str(path)!r} would overwrite {str(taken)!r}")
 
 
 def _fidelity(options: argparse.Namespace) -> int:
@@ -150,8 +173,10 @@ def _fidelity(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from nearexact.bench.report.page import write_report
+    from nearexact.bench.report.page import PAGE, write_report
 
+    folders = (options.output / name for name in ("tables", "figures"))
+    _check_spared(options.results, [options.output / PAGE, *(path for folder in folders for path in folder.glob("*"))])
     costs = {"time": "elapsed", "flops": "flops", "memory": "peak_memory_mb", "prediction": "predict_seconds"}
     paths = write_report(
         options.results,

@@ -104,7 +104,8 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
         print("nearexact: stopped; nothing was written", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, OSError, NumericalError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
+        message = ": ".join([str(error), *getattr(error, "__notes__", [])])  # notes say what can be done
+        raise ValueError(" ".join(message.split())) from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -113,10 +114,12 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
 
 def _fit(options: argparse.Namespace) -> int:
     from nearexact import tables
-    from nearexact.tables.writing import check_output
+    from nearexact.files import check_apart, check_output
 
     output = check_output(options.output)
     report = None if options.report is None else check_output(options.report)
+    outputs = {"the model": output} if report is None else {"the model": output, "the report": report}
+    check_apart(outputs, {"the data": options.data})
     say = _teller(options)
     with redirect_stdout(sys.stderr):  # the display of training is no result
         fitted = tables.fit(
@@ -194,12 +197,11 @@ def _certify(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from nearexact import load, tables
+    from nearexact import load
     from nearexact.tables.terminal import model_lines, model_words
 
     model = load(options.model)
-    recipe = tables.recipe_of(model) if hasattr(model, "recipe_") else None
-    _result(options, model_words(model, recipe), model_lines(model, recipe))
+    _result(options, model_words(model), model_lines(model))
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nearexact.tables import cells as reading
+from nearexact.tables import cells
 from nearexact.typing import FloatArray
 
 Kind = Literal["number", "boolean", "date", "category"]
@@ -34,21 +34,21 @@ class Column:
     cycles: tuple[str, ...] = ()
     fill: float = 0.0
 
-    def values(self, cells: pd.Series, decimal: str, first_row: int = 1) -> FloatArray:
+    def values(self, series: pd.Series, decimal: str, first_row: int = 1) -> FloatArray:
         """One number per cell, NaN where it is missing: [n]."""
         if self.kind == "number":
-            values, wrong = reading.numbers(cells, decimal)
+            values, wrong = cells.numbers(series, decimal)
             wrong = wrong | np.isinf(values)
         elif self.kind == "boolean":
-            values, wrong = reading.booleans(cells)
+            values, wrong = cells.booleans(series)
         elif self.kind == "date":
-            values, wrong = reading.days(cells, self.date_format)
+            values, wrong = cells.days(series, self.date_format)
         else:
-            values, wrong = reading.codes(cells, self.categories)
+            values, wrong = cells.codes(series, self.categories)
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             raise ValueError(
-                f"column {self.name!r} has {_shown(cells.iloc[at])} in row {at + first_row}, where {self._expected()}"
+                f"column {self.name!r} has {_shown(series.iloc[at])} in row {at + first_row}, where {self._expected()}"
             )
         return values
 
@@ -123,56 +123,63 @@ class Column:
         if self.kind == "category":
             return f"the model knows {', '.join(map(_shown, self.categories))}"
         if self.kind == "date":
-            like = self.date_format if self.date_format not in ("", reading.ISO) else "2020-01-31"
+            like = self.date_format if self.date_format not in ("", cells.ISO) else "2020-01-31"
             return f"a date like {like} is expected"
         return {"number": "a finite number is expected", "boolean": "yes or no is expected"}[self.kind]
 
 
+def problem(fact: str, advice: str) -> ValueError:
+    """An error with a note on what the command `nearexact fit` can do about it, which other callers may not have."""
+    error = ValueError(fact)
+    error.add_note(advice)
+    return error
+
+
 def recognise(
-    name: str, cells: pd.Series, decimal: str, *, max_categories: int = MAX_CATEGORIES, day_first: bool | None = None
+    name: str, series: pd.Series, decimal: str, *, max_categories: int = MAX_CATEGORIES, day_first: bool | None = None
 ) -> Column:
     """The kind of a column that is not empty, from all of its cells."""
-    if pd.api.types.is_bool_dtype(cells.dtype):
+    if pd.api.types.is_bool_dtype(series.dtype):
         return Column(name, "boolean")
-    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
-        return _date(Column(name, "date", date_format=reading.ISO), cells)
-    _, wrong = reading.numbers(cells, decimal)
+    if pd.api.types.is_datetime64_any_dtype(series.dtype):
+        return _date(Column(name, "date", date_format=cells.ISO), series)
+    _, wrong = cells.numbers(series, decimal)
     if not wrong.any():
         return Column(name, "number")
-    text = pd.Series(reading.cleaned(cells).dropna().unique(), dtype="str")
-    if any(set(text.str.lower()) <= words.keys() for words in reading.BOOLEANS):
+    text = pd.Series(cells.cleaned(series).dropna().unique(), dtype="str")
+    if any(set(text.str.lower()) <= words.keys() for words in cells.BOOLEANS):
         return Column(name, "boolean")
-    date_format = reading.date_format_of(text)
+    date_format = cells.date_format_of(text)
     if isinstance(date_format, tuple):
         if day_first is None:
-            raise ValueError(
-                f"the dates in column {name!r}, such as {_shown(text[0])}, may have the day or the month first:"
-                " say which with --dates day-first or --dates month-first"
+            raise problem(
+                f"the dates in column {name!r}, such as {_shown(text[0])}, may have the day or the month first",
+                "say which with --dates day-first or --dates month-first",
             )
         date_format = date_format[0 if day_first else 1]
     if date_format is not None:
-        return _date(Column(name, "date", date_format=date_format), cells)
-    return _category(name, cells, decimal, max_categories)
+        return _date(Column(name, "date", date_format=date_format), series)
+    return _category(name, series, decimal, max_categories)
 
 
-def _category(name: str, cells: pd.Series, decimal: str, most: int) -> Column:
-    text = reading.as_text(cells)
+def _category(name: str, series: pd.Series, decimal: str, most: int) -> Column:
+    text = cells.as_text(series)
     found = sorted(text.dropna().unique())
     if len(found) > most:
-        values, wrong = reading.numbers(cells, decimal)
+        values, wrong = cells.numbers(series, decimal)
         but = ""
         if wrong.any() and np.isfinite(values).sum() > wrong.sum():
             at = int(np.flatnonzero(wrong)[0])
-            but = f"; most are numbers, but not {_shown(cells.iloc[at])} in row {at + 1}"
-        raise ValueError(
-            f"column {name!r} is text with {len(found)} different values, more than {most}{but}: correct it, leave it"
-            " out with --ignore, or raise --max-categories"
+            but = f"; most are numbers, but not {_shown(series.iloc[at])} in row {at + 1}"
+        raise problem(
+            f"column {name!r} is text with {len(found)} different values, more than {most}{but}",
+            "correct it, leave it out with --ignore, or raise --max-categories",
         )
     return Column(name, "category", categories=tuple(found))
 
 
-def _date(column: Column, cells: pd.Series) -> Column:
-    known = column.values(cells, ".")
+def _date(column: Column, series: pd.Series) -> Column:
+    known = column.values(series, ".")
     known = known[~np.isnan(known)]
     cycles = ["year"] if np.ptp(known) >= TWO_YEARS else []
     if (known % 1.0 != 0.0).any():

@@ -14,8 +14,9 @@ from scipy.stats import norm
 
 from nearexact import pages
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, VERDICT_KINDS
+from nearexact.tables.evaluation import Evaluation
 from nearexact.tables.partial_dependence import Dependence, partial_dependence
-from nearexact.tables.summary import Evaluation, Summary
+from nearexact.tables.summary import Summary
 from nearexact.tables.terminal import repair_line
 from nearexact.typing import FloatArray
 

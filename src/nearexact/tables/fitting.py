@@ -13,14 +13,15 @@ from pathlib import Path
 from sklearn.exceptions import ConvergenceWarning
 
 from nearexact.estimators import SGPRegressor
+from nearexact.files import check_output, write_text
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
+from nearexact.tables.evaluation import Evaluation, evaluate
 from nearexact.tables.kernel_choice import AUTO, KERNELS, SHARE_OF_TIME, Choice, Trial, check_kernel, choose, named
 from nearexact.tables.reading import open_table
-from nearexact.tables.recipe import Missing, Prepared, Split, prepare
-from nearexact.tables.summary import Evaluation, Summary, evaluate, summarise
-from nearexact.tables.writing import check_output, completed
+from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
+from nearexact.tables.summary import Summary, summarise
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +43,7 @@ class Fitted:
         """Write a self-contained HTML page about the fit."""
         from nearexact.tables.fit_page import fit_page
 
-        with completed(check_output(path)) as temporary:
-            temporary.write_text(fit_page(self), encoding="utf-8")
+        write_text(check_output(path), fit_page(self))
 
 
 def fit(
@@ -92,7 +92,7 @@ def fit(
     evaluation = None if interrupted else evaluate(model, prepared)
     summary = summarise(model, prepared, choice, evaluation, search.seconds(), search.notes)
     model.set_params(progress=False)  # whoever loads it decides anew
-    model.recipe_ = {**recipe.to_json(), "summary": summary.to_json()}
+    model.metadata_ = {RECIPE: {**recipe.to_json(), "summary": summary.to_json()}}
     return Fitted(model, prepared, choice, evaluation, summary, interrupted)
 
 

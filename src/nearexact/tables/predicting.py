@@ -16,11 +16,12 @@ from scipy.stats import norm
 
 from nearexact.certificate import Certificate
 from nearexact.estimators import GPRegressor, SGPRegressor
+from nearexact.files import check_apart, check_output
 from nearexact.persistence import load
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import TableFile, open_table
-from nearexact.tables.recipe import MISSING_POLICIES, Missing, Recipe, training_rows
-from nearexact.tables.writing import SUFFIXES, check_output, table_writer
+from nearexact.tables.recipe import MISSING_POLICIES, RECIPE, Missing, Recipe, training_rows
+from nearexact.tables.writing import SUFFIXES, table_writer
 
 LEVEL = 0.95
 PREDICTIONS = ("mean", "std", "lower", "upper")
@@ -40,14 +41,19 @@ class Predicted:
 def load_with_recipe(path: str | os.PathLike[str]) -> tuple[Model, Recipe]:
     """A model that was fitted to a file, and how columns become its inputs."""
     model = load(path)
-    if not hasattr(model, "recipe_"):
+    if not has_recipe(model):
         raise ValueError(f"{os.fspath(path)!r} was not fitted to a file, so it does not say how columns become inputs")
     return model, recipe_of(model)
 
 
+def has_recipe(model: Model) -> bool:
+    """Whether a model was fitted to a file."""
+    return RECIPE in getattr(model, "metadata_", {})
+
+
 def recipe_of(model: Model) -> Recipe:
     """How columns become inputs of a model that was fitted to a file."""
-    recipe = Recipe.from_json(model.recipe_)
+    recipe = Recipe.from_json(model.metadata_[RECIPE])
     if len(recipe.inputs) != model.n_features_in_:
         raise ValueError(
             f"the model's recipe for columns is damaged: it makes {len(recipe.inputs)} inputs for a model of"
@@ -71,14 +77,13 @@ def predict(
     Between lower and upper lies a new observation with probability `level`. With `missing="drop"`, rows with a missing
     value have empty predictions; by default missing values are treated as when the model was fitted.
     """
+    check_output(output, SUFFIXES)
+    check_apart({"the output": output}, {"the data": path} | ({} if isinstance(model, tuple) else {"the model": model}))
     estimator, recipe = model if isinstance(model, tuple) else load_with_recipe(model)
     if not 0.0 < level < 1.0:
         raise ValueError(f"the level must be between 0 and 1, got {level}")
     if missing is not None and missing not in MISSING_POLICIES:
         raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
-    check_output(output, SUFFIXES)
-    if Path(output).exists() and Path(output).samefile(path):
-        raise ValueError(f"the output must not be the file with the inputs, got {str(path)!r} twice")
     file = open_table(Path(path), spelling, wanted=recipe.names)
     recipe.check_columns(file)
     rows = empty = 0

@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from nearexact.tables import cells as reading
-from nearexact.tables.columns import MAX_CATEGORIES, Column, recognise
+from nearexact.tables import cells
+from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise
 from nearexact.tables.reading import TableFile, read
 from nearexact.typing import FloatArray
 
 Missing = Literal["error", "drop", "median"]
+RECIPE = "recipe"  # its key in the metadata of a model
 MISSING_POLICIES = ("error", "drop", "median")
 NAMED_AT_MOST = 10  # columns in a message
 FEWEST_ROWS = 3
@@ -80,7 +81,7 @@ class Recipe:
         if missing == "median":
             return np.where(np.isnan(values), [column.fill for column in self.columns], values)
         if missing == "error" and counts.any():
-            raise ValueError(missing_message(dict(zip(self.names, counts.tolist(), strict=True)), where))
+            raise missing_values(dict(zip(self.names, counts.tolist(), strict=True)), where)
         return values
 
     def expand(self, values: FloatArray) -> FloatArray:
@@ -199,29 +200,28 @@ def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, 
     return recipe.completed(values[rows], recipe.missing), y[rows]
 
 
-def target_values(cells: pd.Series, name: str, decimal: str) -> FloatArray:
+def target_values(series: pd.Series, name: str, decimal: str) -> FloatArray:
     """The target as numbers; anything else cannot be predicted here."""
-    if not pd.api.types.is_float_dtype(cells.dtype) and not reading.is_text(cells):
-        raise ValueError(f"the target {name!r} must hold numbers, got {cells.dtype}")
-    return Column(name, "number").values(cells, decimal)
+    if not pd.api.types.is_float_dtype(series.dtype) and not cells.is_text(series):
+        raise ValueError(f"the target {name!r} must hold numbers, got {series.dtype}")
+    return Column(name, "number").values(series, decimal)
 
 
-def missing_message(counts: dict[str, int], where: str = "") -> str:
-    """Which columns have how many missing cells, and what can be done."""
+def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
+    """An error that says which columns have how many missing cells."""
     named = [f"{name!r} ({count})" for name, count in counts.items() if count]
-    shown = ", ".join(named[:NAMED_AT_MOST]) + (
-        f" and {len(named) - NAMED_AT_MOST} more" * (len(named) > NAMED_AT_MOST)
-    )
-    return f"missing values in {shown}{where}: pass --missing drop or --missing median, or fill them in"
+    more = f" and {len(named) - NAMED_AT_MOST} more" if len(named) > NAMED_AT_MOST else ""
+    fact = f"missing values in {', '.join(named[:NAMED_AT_MOST])}{more}{where}"
+    return problem(fact, "pass --missing drop or --missing median, or fill them in")
 
 
 def _column(
-    name: str, cells: pd.Series, decimal: str, max_categories: int, day_first: bool | None
+    name: str, series: pd.Series, decimal: str, max_categories: int, day_first: bool | None
 ) -> tuple[str, Column | None]:
-    text = reading.cleaned(cells) if reading.is_text(cells) else cells
+    text = cells.cleaned(series) if cells.is_text(series) else series
     if text.isna().all():
         return "empty", None
-    return "", recognise(name, cells, decimal, max_categories=max_categories, day_first=day_first)
+    return "", recognise(name, series, decimal, max_categories=max_categories, day_first=day_first)
 
 
 def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:
@@ -229,14 +229,14 @@ def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:
     counts = np.isnan(values).sum(0)
     if recipe.missing == "error" and (counts.any() or np.isnan(y).any()):
         missing = dict(zip(recipe.names, counts.tolist(), strict=True))
-        raise ValueError(missing_message({**missing, recipe.target: int(np.isnan(y).sum())}))
+        raise missing_values({**missing, recipe.target: int(np.isnan(y).sum())})
     values, y, notes = _complete_rows(recipe, values, y)
     if len(y) < FEWEST_ROWS:
         raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(y)}")
     train, test = recipe.split.rows(len(y))
     empty = [name for name, gone in zip(recipe.names, np.isnan(values[train]).all(0), strict=True) if gone]
     if empty:
-        raise ValueError(f"{_listed('column', empty)} has no value in the rows to train on: leave it out with --ignore")
+        raise problem(f"{_listed('column', empty)} has no value in the rows to train on", "leave it out with --ignore")
     columns = [column.filled_by(values[train, i]) for i, column in enumerate(recipe.columns)]
     recipe = replace(recipe, columns=tuple(columns))
     if recipe.missing == "median" and np.isnan(values).any():

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nearexact.estimators import GPRegressor, SGPRegressor
-from nearexact.tables.recipe import Recipe
+from nearexact.tables.predicting import has_recipe, recipe_of
+from nearexact.tables.recipe import RECIPE
 
 SHOWN_COLUMNS = 12
 REPAIRS = {  # in the history's words, and in the reader's
@@ -72,9 +73,9 @@ def repair_line(summary: dict[str, Any]) -> str:
     return ", ".join(done) or "nothing"
 
 
-def model_words(model: SGPRegressor | GPRegressor, recipe: Recipe | None) -> dict[str, Any]:
-    """What is in a model file, in words that JSON has."""
-    certificate = model.certificate_
+def model_words(model: SGPRegressor | GPRegressor) -> dict[str, Any]:
+    """What is in a model file, as JSON-serialisable values."""
+    certificate, recipe = model.certificate_, recipe_of(model) if has_recipe(model) else None
     words: dict[str, Any] = {
         "estimator": type(model).__name__,
         "rows": certificate.n,
@@ -92,15 +93,15 @@ def model_words(model: SGPRegressor | GPRegressor, recipe: Recipe | None) -> dic
         ],
     }
     if recipe is not None:
-        words |= {**recipe.to_json(), "summary": model.recipe_.get("summary")}
+        words |= {**recipe.to_json(), "summary": model.metadata_[RECIPE].get("summary")}
     elif hasattr(model, "feature_names_in_"):
         words["feature_names"] = [str(name) for name in model.feature_names_in_]
     return words
 
 
-def model_lines(model: SGPRegressor | GPRegressor, recipe: Recipe | None) -> list[str]:
+def model_lines(model: SGPRegressor | GPRegressor) -> list[str]:
     """What is in a model file, for readers."""
-    words = model_words(model, recipe)
+    words = model_words(model)
     lines = [
         f"{words['estimator']}, fitted to {words['rows']} rows",
         _entry("inducing points", str(words["m"])),
@@ -108,11 +109,12 @@ def model_lines(model: SGPRegressor | GPRegressor, recipe: Recipe | None) -> lis
         _entry("noise variance", f"{_number(words['noise_variance'])} (targets standardised)"),
         _entry("certificate", certificate_line(words)),
     ]
-    if recipe is None:
+    if not has_recipe(model):
         lines.append(
             _entry("inputs", ", ".join(map(printable, words.get("feature_names", []))) or str(words["inputs"]))
         )
         return lines
+    recipe = recipe_of(model)
     missing = {"error": "are an error", "drop": "drop the row", "median": "are filled in"}[recipe.missing]
     lines += [_entry("target", printable(recipe.target)), _entry("missing values", missing), "columns"]
     lines += [f"  {printable(column.name):<24}  {printable(column.description())}" for column in recipe.columns]

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from nearexact.baselines import fit_linear
 from nearexact.bench.protocol import Report, Task
-from nearexact.noise_only import gaussian_log_likelihood
-from nearexact.typing import FloatArray
-
-LEAST_VARIANCE = 1e-10  # of the noise, on standardised targets
-RANK_TOLERANCE = 1e-4  # singular values below this share of the largest: directions that only a few rows tell of
 
 
 class Linear:
@@ -18,14 +12,7 @@ class Linear:
     name = "linear"
 
     def run(self, task: Task, report: Report) -> None:
-        X, y = task.X_train, task.y_train
-        n, d = X.shape
-        design = np.column_stack([X, np.ones(n)])
-        weights, *_ = np.linalg.lstsq(design, y, rcond=RANK_TOLERANCE)
-        variance = max(float(np.mean((y - design @ weights) ** 2)), LEAST_VARIANCE)
-
-        def predict(X: FloatArray) -> tuple[FloatArray, FloatArray]:
-            return X @ weights[:-1] + weights[-1], np.full(len(X), variance)
-
+        n, d = task.X_train.shape
+        baseline = fit_linear(task.X_train, task.y_train)
         flops = 4.0 * n * (d + 1) ** 2 + 8.0 * (d + 1) ** 3  # of a singular value decomposition
-        report(predict, elbo=gaussian_log_likelihood(variance, n), milestone=True, flops=flops)
+        report(baseline.predict, elbo=baseline.log_likelihood, milestone=True, flops=flops)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from nearexact.baselines import fit_constant
 from nearexact.bench.protocol import Report, Task
-from nearexact.noise_only import gaussian_log_likelihood
-from nearexact.typing import FloatArray
 
 
 class Mean:
@@ -15,10 +12,5 @@ class Mean:
     name = "mean"
 
     def run(self, task: Task, report: Report) -> None:
-        mean, variance = float(task.y_train.mean()), max(float(task.y_train.var()), np.finfo(float).tiny)
-
-        def predict(X: FloatArray) -> tuple[FloatArray, FloatArray]:
-            return np.full(len(X), mean), np.full(len(X), variance)
-
-        n = len(task.y_train)
-        report(predict, elbo=gaussian_log_likelihood(variance, n), milestone=True, flops=4.0 * n)
+        baseline = fit_constant(task.y_train)
+        report(baseline.predict, elbo=baseline.log_likelihood, milestone=True, flops=4.0 * len(task.y_train))

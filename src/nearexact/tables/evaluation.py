@@ -1,0 +1,72 @@
+"""How well a fitted model predicts the rows that were kept back, next to baselines, in the units of the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nearexact.baselines import fit_constant, fit_linear
+from nearexact.bench import metrics
+from nearexact.estimators import SGPRegressor
+from nearexact.scaling import Scaling
+from nearexact.tables.recipe import Prepared
+from nearexact.typing import FloatArray
+
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+SHOWN_ROWS = 2000  # of those trained on, where none were kept back to test
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well test targets were predicted: root mean squared error, and mean negative log predictive density."""
+
+    predictor: str
+    rmse: float
+    nlpd: float
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Targets and their predictions."""
+
+    y: FloatArray
+    mean: FloatArray
+    std: FloatArray
+    tested: bool  # on rows that were not trained on
+
+    def coverage(self, levels: Sequence[float] = LEVELS) -> list[float]:
+        """The share of targets in the central predictive interval of each level."""
+        errors = (self.y - self.mean) / self.std
+        zeros, ones = np.zeros_like(errors), np.ones_like(errors)
+        return [metrics.coverage(errors, zeros, ones, 100.0 * level) for level in levels]
+
+
+def evaluate(model: SGPRegressor, prepared: Prepared) -> Evaluation:
+    """Predictions for the test rows; for some of the rows that were trained on if there are none."""
+    tested = len(prepared.y_test) > 0
+    values, y = prepared.test, prepared.y_test
+    if not tested:
+        values, y = prepared.train[:SHOWN_ROWS], prepared.y_train[:SHOWN_ROWS]
+    mean, std = model.predict(prepared.recipe.frame(values), return_std=True)
+    return Evaluation(y, mean, std, tested)
+
+
+def scores(prepared: Prepared, evaluation: Evaluation) -> list[Score]:
+    """Of the model, of a linear function and of a constant."""
+    X_train, X_test = (prepared.recipe.expand(values) for values in (prepared.train, prepared.test))
+    scaling_X, scaling_y = Scaling.of(X_train), Scaling.of(prepared.y_train)
+    X_train, X_test = scaling_X.apply(X_train), scaling_X.apply(X_test)
+    y_train, y_test = scaling_y.apply(prepared.y_train), scaling_y.apply(prepared.y_test)
+    scale = float(scaling_y.scale)
+    predictions = {
+        "nearexact": (scaling_y.apply(evaluation.mean), (evaluation.std / scale) ** 2),
+        "linear": fit_linear(X_train, y_train).predict(X_test),
+        "mean": fit_constant(y_train).predict(X_test),
+    }
+    return [
+        Score(name, scale * metrics.rmse(y_test, mean), metrics.nlpd(y_test, mean, variance) + math.log(scale))
+        for name, (mean, variance) in predictions.items()
+    ]
