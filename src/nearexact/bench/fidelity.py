@@ -33,7 +33,6 @@ from nearexact.typing import FloatArray
 logger = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
-FILE = "fidelity.json"
 JOINT_POINTS = 200  # test points of the joint comparison
 SAME_POSTERIOR = 0.05  # nats of KL for each test point, in the mean, up to which two posteriors count as the same
 SAME_PREDICTION = 0.01  # nats of NLPD
@@ -106,7 +105,7 @@ def compare(
 
 def write(results: Path, found: list[Fidelity]) -> Path:
     """Keep the comparison in the results folder, where the report finds it."""
-    path = results / FILE
+    path = results / store.FIDELITY
     store.write_whole(path, json.dumps([asdict(one) for one in found], indent=1) + "\n")
     return path
 
@@ -338,7 +337,7 @@ def _optimum(
         training.run()
         return training.layout.unpack(training.best_theta)
     run, model = of_gpr
-    if run.status() == store.FINISHED:
+    if run.status() == store.RunStatus.FINISHED:
         return model.kernel, model.noise_variance
     objective = ExactObjective(model.kernel, model.noise_variance, data.X_train, data.y_train)
     optimum = minimise(objective, objective.theta0, time_limit=time_limit)

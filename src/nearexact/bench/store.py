@@ -1,11 +1,16 @@
-"""Run folders: one run is one folder, and its path is its key.
+"""The results folder: its runs, the plan of what was asked for, and the table made of all that.
+
+One run is one folder, and its path is its key:
 
 results/<data set>/<method>/seed-<n>/
     run.json         what was asked for, what came of it, where and with which versions
     trace.jsonl      one line for each evaluation, appended and flushed as they come
     predictions/     test predictions at the milestones and at the end of the budget
     lock             held by the process that writes
+    log.txt          what the method printed
     aside-<k>/       what an interrupted run had written before it was started again
+results/experiment.json    the plan
+results/fidelity.json      the comparison with the exact GP, if there is one
 """
 
 from __future__ import annotations
@@ -15,9 +20,10 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +34,29 @@ from filelock import FileLock, Timeout
 from nearexact.typing import FloatArray
 
 RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
+PLAN = "experiment.json"  # the runs that were asked for, so that `bench status` can say what is left
+FIDELITY = "fidelity.json"  # the comparison with the exact GP
 ASIDE = "aside-"  # and a number
 TAIL_BYTES = 2**16  # of a trace, enough for its last line
 
-# What a run can end as. A run that is neither, and that nobody holds the lock of, was interrupted.
-FINISHED, BUDGET, KILLED, OUT_OF_MEMORY, ERROR = "finished", "budget", "killed", "out-of-memory", "error"
-ENDED = (FINISHED, BUDGET, KILLED, OUT_OF_MEMORY, ERROR)
-FAILED = (KILLED, OUT_OF_MEMORY, ERROR)
-WAITING, RUNNING, INTERRUPTED = "waiting", "running", "interrupted"
+
+class RunStatus(StrEnum):
+    """How far a run is, or how it ended."""
+
+    FINISHED = "finished"  # the method was done
+    BUDGET = "budget"  # the training time was spent
+    KILLED = "killed"  # at the hard limit, or from outside
+    OUT_OF_MEMORY = "out-of-memory"
+    ERROR = "error"
+    WAITING = "waiting"  # asked for and not started
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"  # by the end of the sweep: it starts again next time
+    ELSEWHERE = "elsewhere"  # another sweep is making it; never in run.json
+
+
+SUCCESSFUL_STATUSES = (RunStatus.FINISHED, RunStatus.BUDGET)
+FAILED_STATUSES = (RunStatus.KILLED, RunStatus.OUT_OF_MEMORY, RunStatus.ERROR)
+ENDED_STATUSES = (*SUCCESSFUL_STATUSES, *FAILED_STATUSES)
 
 COLUMNS = (
     "dataset", "method", "seed", "elapsed", "predict_seconds", "m", "elbo", "upper_bound", "rmse", "nlpd",
@@ -91,19 +112,21 @@ class RunFolder:
         """Change entries of run.json, all of them or, whatever happens, none."""
         write_whole(self.path / RUN, json.dumps({**self.read(), **changes}, indent=1, default=str) + "\n")
 
-    def status(self) -> str:
-        """What the run ended as, or `waiting`, `running` or `interrupted`."""
+    def status(self) -> RunStatus:
+        """How the run ended, or how far it is."""
         status = self.read().get("status")
-        if status in ENDED:
-            return str(status)
+        if status in ENDED_STATUSES:
+            return RunStatus(status)
         if status is None:
-            return WAITING
-        return RUNNING if self.is_locked() else INTERRUPTED
+            return RunStatus.WAITING
+        return RunStatus.RUNNING if self.is_locked() else RunStatus.INTERRUPTED
 
     def prepare(self, spec: RunSpec) -> None:
         """Make the folder ready for a run from the beginning; what an interrupted one has left is put aside."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path / RUN, json.dumps({"spec": asdict(spec), "status": INTERRUPTED}, indent=1) + "\n")
+        write_whole(
+            self.path / RUN, json.dumps({"spec": asdict(spec), "status": RunStatus.INTERRUPTED}, indent=1) + "\n"
+        )
         left = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
         if left:
             aside = next(p for k in range(1, 10**6) if not (p := self.path / f"{ASIDE}{k}").exists())
@@ -193,6 +216,24 @@ def runs(results: str | os.PathLike[str]) -> Iterator[RunFolder]:
     return (RunFolder(path.parent) for path in sorted(Path(results).rglob(RUN)))
 
 
+def planned(results: Path) -> list[RunSpec]:
+    """The runs that sweeps into this folder were asked for."""
+    try:
+        return [RunSpec(**spec) for spec in json.loads((results / PLAN).read_text(encoding="utf-8")).values()]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []
+
+
+def add_to_plan(results: Path, specs: Iterable[RunSpec]) -> None:
+    """Remember that these runs are asked for, next to those of earlier sweeps."""
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        plan = {str(spec.folder(results).relative_to(results)): asdict(spec) for spec in [*planned(results), *specs]}
+        write_whole(results / PLAN, json.dumps(plan, indent=1) + "\n")
+    except OSError as error:
+        raise OSError(f"results cannot be written to {results}: {error}") from error
+
+
 def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
     """All results below a folder as one table: a row for each recorded point, one for a failed run without any.
 
@@ -207,7 +248,7 @@ def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
         if not isinstance(spec, dict) or not {"dataset", "method", "seed"} <= spec.keys():
             problems.append(f"{run.path / RUN} is not the record of a run and is left out")
             continue
-        key = {name: spec[name] for name in ("dataset", "method", "seed")} | {"status": run.status()}
+        key = {name: spec[name] for name in ("dataset", "method", "seed")} | {"status": run.status().value}
         points, torn = run.points()
         problems += torn
         rows += [{**point.pop("info", {}), **point, **key} for point in points]

@@ -71,7 +71,8 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from nearexact.bench import store
-    from nearexact.bench.running.sweep import Experiment, read_experiment, run_sweep, settings
+    from nearexact.bench.running.experiment import Experiment, read_experiment, settings
+    from nearexact.bench.running.sweep import run_sweep
     from nearexact.bench.running.terminal import sweep_display
 
     names = ("methods", "datasets", "seeds", "budget", "hard_limit", "memory_limit", "out", "threads", "jobs", "device")
@@ -85,14 +86,14 @@ def _run(options: argparse.Namespace) -> int:
     with sweep_display(len(experiment.specs()), enabled=not options.quiet) as display:
         run_sweep(experiment, retry_failed=options.retry_failed, on_event=display.show)
     folders = [store.RunFolder(spec.folder(experiment.out)) for spec in experiment.specs()]
-    failed = [folder for folder in folders if folder.status() in store.FAILED]
+    failed = [folder for folder in folders if folder.status() in store.FAILED_STATUSES]
     if failed and not options.quiet:
         print(f"{len(failed)} runs failed: nearexact bench status {experiment.out}", file=sys.stderr)
     return 0
 
 
 def _status(options: argparse.Namespace) -> int:
-    from nearexact.bench.running.status import summarise
+    from nearexact.bench.running.terminal import summarise
 
     for part in summarise(options.results):
         Console().print(part)
@@ -126,7 +127,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _fidelity(options: argparse.Namespace) -> int:
-    from nearexact.bench import fidelity
+    from nearexact.bench import fidelity, store
     from nearexact.limits import parse_seconds
 
     if not options.results.is_dir():
@@ -145,7 +146,7 @@ def _fidelity(options: argparse.Namespace) -> int:
     if not found:
         raise ValueError(f"nothing in {options.results} can be compared with the exact GP")
     Console().print(table)
-    print(options.results / fidelity.FILE)
+    print(options.results / store.FIDELITY)
     return 0
 
 

@@ -21,9 +21,10 @@ from rich.console import Console
 
 from nearexact import bench
 from nearexact.bench import store
-from nearexact.bench.running.sweep import Event, Experiment, run_sweep, settings
+from nearexact.bench.running.experiment import Experiment, settings
+from nearexact.bench.running.sweep import Event, run_sweep
 from nearexact.bench.running.terminal import sweep_display
-from nearexact.bench.store import RunFolder, RunSpec
+from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 
 PLUGINS = Path(__file__).parents[1] / "plugins.py"
 
@@ -47,7 +48,7 @@ def run(one: Experiment, **options: Any) -> tuple[RunFolder, list[Event]]:
 def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
     folder, events = run(experiment(tmp_path, plugin("Steps"), options={plugin("Steps"): {"steps": 7}}))
     content = folder.read()
-    assert content["status"] == store.FINISHED
+    assert content["status"] == RunStatus.FINISHED
     assert content["spec"]["options"] == {"steps": 7}
     assert content["settings"] == {"seconds": 0.01, "steps": 7}
     assert content["versions"]["torch"]
@@ -57,7 +58,7 @@ def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
     assert content["peak_memory_mb"] > 50.0
     assert content["finished"] >= content["started"]
     assert content["training_seconds"] >= 7 * 0.01
-    assert events[-1].status == store.FINISHED
+    assert events[-1].status == RunStatus.FINISHED
     frame = bench.load(tmp_path)
     assert frame["milestone"].sum() == 1
     assert frame["flops"].eq(1.0).all()
@@ -67,7 +68,7 @@ def test_finished_runs_are_skipped_and_failed_ones_on_request_repeated(tmp_path:
     one = experiment(tmp_path, plugin("Broken"))
     folder, _ = run(one)
     first = folder.read()
-    assert (first["status"], first["reason"]) == (store.ERROR, "ZeroDivisionError: what a pity")
+    assert (first["status"], first["reason"]) == (RunStatus.ERROR, "ZeroDivisionError: what a pity")
     assert "Traceback" in first["traceback"]
     assert len(bench.load(tmp_path)) == 1  # what it reported before is kept
     run(one)
@@ -87,7 +88,7 @@ def test_the_budget_ends_a_run(tmp_path: Path) -> None:
     options = {plugin("Steps"): {"steps": 10_000}}
     folder, _ = run(experiment(tmp_path, plugin("Steps"), budget_seconds=0.5, options=options))
     content = folder.read()
-    assert content["status"] == store.BUDGET
+    assert content["status"] == RunStatus.BUDGET
     assert content["training_seconds"] < 1.0
     assert folder.points()[0][-1]["elapsed"] == pytest.approx(0.5, abs=0.2)
 
@@ -95,7 +96,7 @@ def test_the_budget_ends_a_run(tmp_path: Path) -> None:
 def test_a_method_that_swallows_exceptions_cannot_escape(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Stubborn"), budget_seconds=0.3, hard_limit_seconds=6.0))
     content = folder.read()
-    assert content["status"] == store.KILLED
+    assert content["status"] == RunStatus.KILLED
     assert "hard limit of 6 s" in content["reason"]
     points = folder.points()[0]
     assert sum(point["elapsed"] > 0.3 for point in points) == 1  # the last one, and nothing after it
@@ -105,32 +106,32 @@ def test_a_method_that_never_reports_is_killed_at_the_hard_limit(tmp_path: Path)
     begun = time.monotonic()
     folder, _ = run(experiment(tmp_path, plugin("Silent"), budget_seconds=0.1, hard_limit_seconds=5.0))
     assert time.monotonic() - begun < 30.0
-    assert folder.read()["status"] == store.KILLED
+    assert folder.read()["status"] == RunStatus.KILLED
     (row,) = bench.load(tmp_path).to_dict("records")
-    assert row["status"] == store.KILLED
+    assert row["status"] == RunStatus.KILLED
     assert not row["milestone"]
 
 
 def test_too_much_memory_is_a_status(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Hungry"), memory_limit=900_000_000, budget_seconds=60.0))
     content = folder.read()
-    assert content["status"] == store.OUT_OF_MEMORY
+    assert content["status"] == RunStatus.OUT_OF_MEMORY
     assert "MB resident, the limit is 900 MB" in content["reason"]
     assert len(folder.points()[0]) == 1
     folder, _ = run(experiment(tmp_path, plugin("NoMemory")))
-    assert folder.read()["status"] == store.OUT_OF_MEMORY
+    assert folder.read()["status"] == RunStatus.OUT_OF_MEMORY
 
 
 def test_a_process_that_dies_is_a_status(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Dies")))
     content = folder.read()
-    assert content["status"] == store.KILLED
+    assert content["status"] == RunStatus.KILLED
     assert "signal 9" in content["reason"]
 
 
 def test_predictions_that_explode_are_results(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Exploding")))
-    assert folder.read()["status"] == store.FINISHED
+    assert folder.read()["status"] == RunStatus.FINISHED
     frame = bench.load(tmp_path)
     assert np.isnan(frame["rmse"].iloc[0])
     assert frame["rmse"].iloc[1] > 1e100
@@ -162,21 +163,23 @@ def test_two_sweeps_at_once_do_every_run_once(tmp_path: Path) -> None:
     command += ["--budget", "5s", "--threads", "1", "--quiet", "--out", str(tmp_path)]
     for sweep in [subprocess.Popen(command) for _ in range(2)]:
         assert sweep.wait(timeout=120) == 0
-    assert [(len(folder.points()[0]), folder.status()) for folder in store.runs(tmp_path)] == [(1, store.FINISHED)] * 2
+    assert [(len(folder.points()[0]), folder.status()) for folder in store.runs(tmp_path)] == [
+        (1, RunStatus.FINISHED)
+    ] * 2
     assert not list(tmp_path.rglob("aside-*"))
 
 
 def test_a_method_that_exits_or_leaves_a_thread_has_a_status_of_its_own(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Exits")))
-    assert folder.read()["status"] == store.ERROR
+    assert folder.read()["status"] == RunStatus.ERROR
     assert "SystemExit" in folder.read()["reason"]
     folder, _ = run(experiment(tmp_path, plugin("LeavesThread"), hard_limit_seconds=30.0))
-    assert folder.read()["status"] == store.FINISHED
+    assert folder.read()["status"] == RunStatus.FINISHED
 
 
 def test_training_past_the_budget_without_a_word_is_said(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Slow"), budget_seconds=1.0))
-    assert folder.read()["status"] == store.BUDGET
+    assert folder.read()["status"] == RunStatus.BUDGET
 
 
 def test_several_runs_at_a_time(tmp_path: Path) -> None:
@@ -226,7 +229,8 @@ def test_settings_as_users_write_them() -> None:
 SWEEP = """
 import sys
 from pathlib import Path
-from nearexact.bench.running.sweep import Experiment, run_sweep
+from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.sweep import run_sweep
 plugin = sys.argv[2]
 run_sweep(Experiment(methods=[plugin, "mean"], datasets=["step"], seeds=range(2), out=Path(sys.argv[1]), threads=1,
                      budget_seconds=60.0, options={plugin: {"seconds": 0.02, "steps": 30}}))
@@ -284,7 +288,7 @@ def check_kill_and_continue(tmp_path: Path, kills: int) -> None:
     assert killed_and_continued(disturbed, kills, seed=1) >= min(kills, 2)
     assert milestones(disturbed) == milestones(undisturbed)
     for folder in store.runs(disturbed):
-        assert folder.status() == store.FINISHED
+        assert folder.status() == RunStatus.FINISHED
         points, problems = folder.points()
         assert problems == []
         if "plugins" in str(folder.path):
@@ -305,7 +309,7 @@ def test_a_sweep_that_is_killed_twenty_times(tmp_path: Path) -> None:
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path), plugin("Silent")], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60.0
-    while not any(folder.read().get("status") == store.RUNNING for folder in store.runs(tmp_path)):
+    while not any(folder.read().get("status") == RunStatus.RUNNING for folder in store.runs(tmp_path)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     workers = children_of(process.pid)
@@ -313,7 +317,7 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     process.communicate(timeout=30)
     assert workers
     assert not still_running(workers)
-    assert [folder.status() for folder in store.runs(tmp_path)] == [store.INTERRUPTED]
+    assert [folder.status() for folder in store.runs(tmp_path)] == [RunStatus.INTERRUPTED]
 
 
 # ---- disks -----------------------------------------------------------------------------------------------------------
@@ -336,7 +340,7 @@ sys.exit(main(["bench", "run", "--methods", "mean,linear", "--datasets", "step",
     assert "Traceback" not in result.stderr
     folder = RunFolder(experiment(tmp_path, "mean").specs()[0].folder(tmp_path))
     assert (folder.path / "trace.jsonl").read_bytes() == before
-    assert folder.status() == store.FINISHED
+    assert folder.status() == RunStatus.FINISHED
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:

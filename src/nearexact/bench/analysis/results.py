@@ -11,9 +11,7 @@ from typing import Any
 import pandas as pd
 
 from nearexact.bench import datasets, store
-from nearexact.bench.fidelity import FILE as FIDELITY
 from nearexact.bench.metrics import COVERAGE_LEVELS
-from nearexact.bench.running.sweep import planned
 
 KEY = ["dataset", "method", "seed"]
 COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
@@ -46,7 +44,7 @@ class Results:
     @property
     def failed(self) -> pd.DataFrame:
         """The runs that failed."""
-        return self.runs[self.runs["status"].isin(store.FAILED)]
+        return self.runs[self.runs["status"].isin(store.FAILED_STATUSES)]
 
 
 def read(folder: Path) -> Results:
@@ -60,8 +58,8 @@ def read(folder: Path) -> Results:
         one = ", ".join(f"{name} {value}" for name, value in twice.iloc[0][KEY].items())
         raise ValueError(f"{folder} holds more than one run of {one}: a report is on one results folder")
     known = set(runs[KEY].itertuples(index=False, name=None))
-    waiting = sum((spec.dataset, spec.method, spec.seed) not in known for spec in planned(folder))
-    return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / FIDELITY))
+    waiting = sum((spec.dataset, spec.method, spec.seed) not in known for spec in store.planned(folder))
+    return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / store.FIDELITY))
 
 
 def tidy(points: pd.DataFrame) -> pd.DataFrame:

@@ -110,7 +110,7 @@ def exact_training(curve: pd.DataFrame, status: str, size: Size) -> str:
     If it was cut short, thirds of its training time take the place of steps up in M: it has converged if the second and
     the last third changed the log marginal likelihood as little as these may, and each led to a point of its own.
     """
-    if status == store.FINISHED or size.n is None:
+    if status == store.RunStatus.FINISHED or size.n is None:
         return "certified"
     elapsed, lml = curve["elapsed"].to_numpy(), curve["elbo"].to_numpy()
     at = last_at(elapsed, elapsed[-1] * np.array([1.0 / 3.0, 2.0 / 3.0, 1.0]))

@@ -18,7 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nearexact.bench import store
-from nearexact.bench.running.sweep import Event, Experiment, run_sweep
+from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.sweep import Event, run_sweep
 from nearexact.bench.store import RunFolder
 
 
@@ -122,14 +123,14 @@ class SVGPExperiment:
             last = points[-1] if points else {}
             figures = {key: last.get(key) for key in ("elbo", "rmse", "nlpd", "elapsed")}
             rows.append({**asdict(setting), **figures, "status": folder.status()})
-        table = pd.DataFrame(rows).assign(failed=lambda frame: frame["status"].isin(store.FAILED))
+        table = pd.DataFrame(rows).assign(failed=lambda frame: frame["status"].isin(store.FAILED_STATUSES))
         order = {"by": ["failed", "elbo"], "ascending": [True, False]}
         return table.sort_values(**order, na_position="last", ignore_index=True).drop(columns="failed")
 
     def best(self) -> Setting:
         """The combination with the highest bound at its end; ValueError if none has one."""
         table = self.results()
-        table = table[~table["status"].isin(store.FAILED) & table["elbo"].notna()]
+        table = table[~table["status"].isin(store.FAILED_STATUSES) & table["elbo"].notna()]
         if not len(table):
             raise ValueError(f"no combination of the grid has a result in {self.out}")
         return Setting(**{part.name: table[part.name].iloc[0].item() for part in fields(Setting)})
@@ -145,7 +146,9 @@ class SVGPExperiment:
         """Which runs failed, and why."""
         folders = {name: self._folder(name) for name in self.experiments}
         ended = {name: (folder.status(), folder.read().get("reason", "")) for name, folder in folders.items()}
-        return [f"{name}: {status}: {reason}" for name, (status, reason) in ended.items() if status in store.FAILED]
+        return [
+            f"{name}: {status}: {reason}" for name, (status, reason) in ended.items() if status in store.FAILED_STATUSES
+        ]
 
     def _folder(self, name: str) -> RunFolder:
         experiment = self.experiments[name]

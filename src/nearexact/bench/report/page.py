@@ -18,13 +18,13 @@ from nearexact.bench.report.chart_data import chart_data
 from nearexact.bench.report.figures import write_figures
 from nearexact.bench.report.method_styles import BASELINES, ordered, styles
 from nearexact.bench.report.table_format import Table, significant
-from nearexact.bench.store import FAILED
+from nearexact.bench.store import FAILED_STATUSES
 from nearexact.certificate import NEAR_EXACT
 
 PAGE = "report.html"
 KINDS = {  # how the page colours words
     "certified": "good", "converged": "fair", "not reached": "open", "no better than noise": "plain",
-    verdicts.NO_RESULT: "bad", verdicts.BASELINE: "plain", **dict.fromkeys(FAILED, "bad"),
+    verdicts.NO_RESULT: "bad", verdicts.BASELINE: "plain", **dict.fromkeys(map(str, FAILED_STATUSES), "bad"),
 }  # fmt: skip
 TAGGED = ("verdict", "status")
 WIDE = ("reason", "basis", "diagnosis")

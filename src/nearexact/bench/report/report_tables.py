@@ -15,7 +15,7 @@ from nearexact.bench.analysis.results import COVERAGE, KEY, Results
 from nearexact.bench.report import table_format
 from nearexact.bench.report.method_styles import ordered, styles
 from nearexact.bench.report.table_format import Format, Table, cost, significant, whole
-from nearexact.bench.store import FAILED
+from nearexact.bench.store import FAILED_STATUSES
 
 SECONDS = "(seconds)"  # instead of a method: when the checkpoints were
 PUBLISHED_SECONDS = f"(seconds, {published.NOTE})"
@@ -114,7 +114,7 @@ def checkpoint_table(results: Results, metric: Metric, *, with_published: bool =
     paper, published_times = published.checkpoints(metric.name, results.sizes) if with_published else ({}, {})
     columns = sorted({*marks["m"], *(m for _, _, m in paper if m != FINAL)})
     states, runs = statuses(results), results.runs.groupby(["dataset", "method"])["status"]
-    has_failed = {pair: bool(status.isin(FAILED).all()) for pair, status in runs}
+    has_failed = {pair: bool(status.isin(FAILED_STATUSES).all()) for pair, status in runs}
     counts = {pair: len(status) for pair, status in runs}
     label = {method: style.label for method, style in styles(results.runs["method"]).items()}
     show = SHOWN[metric.name]

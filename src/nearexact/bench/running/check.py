@@ -14,7 +14,8 @@ import numpy as np
 
 from nearexact.bench import store
 from nearexact.bench.datasets import load_split
-from nearexact.bench.running.sweep import Experiment, run_sweep
+from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.sweep import run_sweep
 from nearexact.bench.store import RunFolder
 
 SMALL, LARGER = "diabetes", "conformance"
@@ -58,7 +59,7 @@ def _run(name: str, options: Mapping[str, Any] | None, out: Path, dataset: str, 
 
 def _findings(first: RunFolder, second: RunFolder, short: RunFolder) -> Iterator[Finding]:
     content = first.read()
-    ended_well = content.get("status") in (store.FINISHED, store.BUDGET)
+    ended_well = content.get("status") in store.SUCCESSFUL_STATUSES
     yield Finding("runs to its end", ended_well, f"{content.get('status')}: {content.get('reason')}")
     points, problems = first.points()
     milestones = [point for point in points if point["milestone"]]

@@ -29,8 +29,9 @@ from nearexact.bench import datasets, store
 from nearexact.bench.methods import create
 from nearexact.bench.protocol import BudgetExhausted, Task
 from nearexact.bench.running.clock import TrainingClock
-from nearexact.bench.running.recorder import Recorder, peak_memory_mb
-from nearexact.bench.store import RunFolder, RunSpec
+from nearexact.bench.running.peak_memory import peak_memory_mb
+from nearexact.bench.running.recorder import Recorder
+from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.limits import is_out_of_memory
 
 # Exit status where another process holds the folder, or has finished the run, or where nothing can be written.
@@ -44,30 +45,30 @@ class _CannotWriteError(Exception):
 
 
 def main() -> int:
-    """Make the run that is asked for, under the folder's lock; 0 if it has ended as one of `store.ENDED`."""
+    """Make the run that is asked for, under the folder's lock; 0 if it has ended as one of `store.ENDED_STATUSES`."""
     folder, spec, again = RunFolder(Path(sys.argv[1]).resolve()), RunSpec(**json.loads(sys.argv[2])), sys.argv[3:]
     lock = folder.lock()
     try:
         lock.acquire(timeout=WAIT_FOR_LOCK)
     except Timeout:
         return LOCKED
-    if folder.read().get("status") in (store.ENDED if not again else (store.FINISHED, store.BUDGET)):
+    if folder.read().get("status") in (store.ENDED_STATUSES if not again else store.SUCCESSFUL_STATUSES):
         return DONE_ALREADY
     folder.prepare(spec)
-    folder.update(status=store.RUNNING, started=time.time())
+    folder.update(status=RunStatus.RUNNING, started=time.time())
     try:
         folder.update(**surroundings(spec))
         status, reason, details = _run(spec, folder)
     except KeyboardInterrupt:
-        folder.update(status=store.INTERRUPTED, reason="Ctrl-C")
+        folder.update(status=RunStatus.INTERRUPTED, reason="Ctrl-C")
         return 130
     except _CannotWriteError as error:
         with suppress(OSError):
-            folder.update(status=store.INTERRUPTED, reason=str(error))
+            folder.update(status=RunStatus.INTERRUPTED, reason=str(error))
         print(error, file=sys.stderr)
         return CANNOT_WRITE
     except BaseException as error:  # a method that wants to exit, or a library that panics
-        status, reason = store.ERROR, f"{type(error).__name__}: {error}"
+        status, reason = RunStatus.ERROR, f"{type(error).__name__}: {error}"
         details = {"traceback": traceback.format_exc()}
     folder.sync()
     details = {"peak_memory_mb": peak_memory_mb(), **details}
@@ -115,17 +116,17 @@ def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
             "peak_memory_mb": recorder.memory.peak_mb(),
         }
         if not recorder.points:
-            return store.ERROR, "the method returned without reporting anything", details
+            return RunStatus.ERROR, "the method returned without reporting anything", details
         if recorder.spent or clock.elapsed() >= spec.budget_seconds:
-            return store.BUDGET, f"the training time was spent: {clock.elapsed():.1f} s", details
-        return store.FINISHED, "the method was done", details
+            return RunStatus.BUDGET, f"the training time was spent: {clock.elapsed():.1f} s", details
+        return RunStatus.FINISHED, "the method was done", details
     except _CannotWriteError:
         raise
     except Exception as error:  # whatever a method does, it is a result
         details = {"traceback": traceback.format_exc()}
         if clock is not None:
             details["training_seconds"] = clock.elapsed()
-        status = store.OUT_OF_MEMORY if is_out_of_memory(error) else store.ERROR
+        status = RunStatus.OUT_OF_MEMORY if is_out_of_memory(error) else RunStatus.ERROR
         return status, f"{type(error).__name__}: {error}", details
 
 
