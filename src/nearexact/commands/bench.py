@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +95,26 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Show each warning as a line on standard error, such as one about a file that cannot be read."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        for line in str(message).splitlines():
+            print(f"nearexact: {line}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
 def _status(options: argparse.Namespace) -> int:
     from nearexact.bench.running.terminal import summarise
 
-    for part in summarise(options.results):
+    with _warnings_as_lines():
+        parts = summarise(options.results)
+    for part in parts:
         Console().print(part)
     return 0
 
@@ -112,7 +131,8 @@ def _check(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from nearexact.bench import load
 
-    frame = load(options.results)
+    with _warnings_as_lines():
+        frame = load(options.results)
     if options.output.suffix == ".parquet":
         # A column of Parquet has one type; what methods add may differ from one to the next, or be nested.
         types = {name: set(frame[name].dropna().map(type)) for name in frame.columns}
@@ -154,13 +174,14 @@ def _report(options: argparse.Namespace) -> int:
     from nearexact.bench.report.page import write_report
 
     costs = {"time": "elapsed", "flops": "flops", "memory": "peak_memory_mb", "prediction": "predict_seconds"}
-    paths = write_report(
-        options.results,
-        options.output,
-        with_published=options.published,
-        with_figures=not options.no_figures,
-        x=costs[options.x],
-    )
+    with _warnings_as_lines():
+        paths = write_report(
+            options.results,
+            options.output,
+            with_published=options.published,
+            with_figures=not options.no_figures,
+            x=costs[options.x],
+        )
     print("\n".join(str(path) for path in paths))
     return 0
 

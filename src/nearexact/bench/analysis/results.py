@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +58,7 @@ def read(folder: Path) -> Results:
         raise ValueError(f"{folder} holds more than one run of {one}: a report is on one results folder")
     known = set(runs[KEY].itertuples(index=False, name=None))
     waiting = sum((spec.dataset, spec.method, spec.seed) not in known for spec in store.planned(folder))
-    return Results(tidy(points), runs, waiting, _sizes(runs, points), _fidelity(folder / store.FIDELITY))
+    return Results(tidy(points), runs, waiting, _sizes(runs, points), store.read_fidelity(folder))
 
 
 def tidy(points: pd.DataFrame) -> pd.DataFrame:
@@ -116,15 +115,3 @@ def _size(name: str, runs: pd.DataFrame, points: pd.DataFrame) -> Size:
         return Size(int(datasets.TRAINING_SHARE * dataset.rows), dataset.inputs)
     likelihoods = points.loc[(points["dataset"] == name) & (points["method"] == "mean"), "elbo"].dropna()
     return Size(round(-2.0 * likelihoods.iloc[0] / LOG_TWO_PI_E) if len(likelihoods) else None, None)
-
-
-def _fidelity(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        records = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise ValueError(f"{path} must hold a list of records, got {type(records).__name__}")
-    return records

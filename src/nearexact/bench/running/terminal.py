@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,16 +86,13 @@ def summarise(results: Path) -> list[RenderableType]:
     if not results.is_dir():
         raise ValueError(f"there is no folder {str(results)!r} with results")
     specs = {spec.folder(results): spec for spec in store.planned(results)}
-    folders = {run.path: run for run in store.runs(results)} | {path: RunFolder(path) for path in specs}
+    folders = {run.path: run for run in store.runs(results) if _is_sound(run)} | {
+        path: RunFolder(path) for path in specs
+    }
     states = {path: run.status() for path, run in sorted(folders.items())}
     if not states:
         return [Text(f"{results} holds no runs")]
-    counts = Table("method", *sorted(set(states.values())), box=None)
-    methods = sorted({path.parent.name for path in states})
-    for method in methods:
-        numbers = Counter(status for path, status in states.items() if path.parent.name == method)
-        counts.add_row(method, *(str(numbers.get(status, 0) or "") for status in sorted(set(states.values()))))
-    parts: list[RenderableType] = [counts]
+    parts: list[RenderableType] = [_counts(folders, states)]
     failures = Table("failed", "status", "reason", box=None)
     for path, status in states.items():
         if status in store.FAILED_STATUSES:
@@ -111,12 +109,32 @@ def summarise(results: Path) -> list[RenderableType]:
     return parts
 
 
+def _counts(folders: dict[Path, RunFolder], states: dict[Path, RunStatus]) -> Table:
+    """Runs of each method by status, and their time on the clock and off it."""
+    columns = sorted(set(states.values()))
+    table = Table("method", *columns, "training", "evaluation", box=None)
+    for method in sorted({path.parent.name for path in states}):
+        paths = [path for path in states if path.parent.name == method]
+        numbers = Counter(states[path] for path in paths)
+        contents = [folders[path].read() for path in paths]
+        sums = [sum(c.get(name) or 0.0 for c in contents) for name in ("training_seconds", "evaluation_seconds")]
+        table.add_row(method, *(str(numbers[status] or "") for status in columns), *(f"{s:.1f} s" for s in sums))
+    return table
+
+
+def _is_sound(run: RunFolder) -> bool:
+    problem = run.problem()
+    if problem:
+        warnings.warn(problem, stacklevel=3)
+    return not problem
+
+
 def _expected(path: Path, folders: dict[Path, RunFolder], states: dict[Path, RunStatus], budget: float) -> float:
     """Wall-clock seconds of a run: as long as those with the same method and data set took, else its budget."""
     took = []
     for other, status in states.items():
         if status in store.ENDED_STATUSES and other.parent == path.parent:
             content = folders[other].read()
-            if "finished" in content and "started" in content:
+            if content.get("finished") and content.get("started"):
                 took.append(content["finished"] - content["started"])
     return sum(took) / len(took) if took else budget
