@@ -18,6 +18,7 @@ from nearexact.bench import fidelity, methods, store
 from nearexact.bench.datasets import load_split
 from nearexact.bench.fidelity import Fidelity, Gaussian
 from nearexact.bench.running.clock import TrainingClock
+from nearexact.bench.running.evaluator import Evaluator
 from nearexact.bench.running.recorder import Recorder
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.cli import main
@@ -31,7 +32,8 @@ def run_here(results: Path, method: str, dataset: str, **options: Any) -> RunFol
     spec = RunSpec(dataset, method, 0, budget_seconds=600.0, hard_limit_seconds=600.0, options=options)
     folder, data = RunFolder(spec.folder(results)), load_split(dataset, 0)
     folder.prepare(spec)
-    recorder = Recorder(folder, data.X_test, data.y_test, spec.budget_seconds, TrainingClock())
+    evaluator = Evaluator(folder, data.y_test, spec.budget_seconds)
+    recorder = Recorder(evaluator, data.X_test, spec.budget_seconds, TrainingClock())
     methods.create(method, options).run(task(dataset), recorder)
     folder.update(status=RunStatus.FINISHED)
     return folder

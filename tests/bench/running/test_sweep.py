@@ -22,27 +22,11 @@ from rich.console import Console
 from nearexact import bench
 from nearexact.bench import store
 from nearexact.bench.running.experiment import Experiment, settings
-from nearexact.bench.running.sweep import Event, run_sweep
+from nearexact.bench.running.sweep import run_sweep
 from nearexact.bench.running.terminal import sweep_display
+from nearexact.bench.running.watcher import Event
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
-
-PLUGINS = Path(__file__).parents[1] / "plugins.py"
-
-
-def plugin(name: str) -> str:
-    return f"{PLUGINS}:{name}"
-
-
-def experiment(out: Path, *methods: str, **options: Any) -> Experiment:
-    fields = {"datasets": ["step"], "budget_seconds": 5.0, "threads": 1, **options}
-    return Experiment(methods=list(methods), out=out, **fields)
-
-
-def run(one: Experiment, **options: Any) -> tuple[RunFolder, list[Event]]:
-    """Make the first run of an experiment."""
-    events: list[Event] = []
-    run_sweep(one, on_event=events.append, **options)
-    return RunFolder(one.specs()[0].folder(one.out)), events
+from tests.bench.running.helpers import children_of, experiment, plugin, run, still_running
 
 
 def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
@@ -50,7 +34,7 @@ def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
     content = folder.read()
     assert content["status"] == RunStatus.FINISHED
     assert content["spec"]["options"] == {"steps": 7}
-    assert content["settings"] == {"seconds": 0.01, "steps": 7}
+    assert content["settings"] == {"seconds": 0.01, "steps": 7, "milestones": 5}
     assert content["versions"]["torch"]
     assert content["hardware"]["cores"] >= 1
     assert content["hardware"]["processor"]
@@ -94,10 +78,10 @@ def test_the_budget_ends_a_run(tmp_path: Path) -> None:
 
 
 def test_a_method_that_swallows_exceptions_cannot_escape(tmp_path: Path) -> None:
-    folder, _ = run(experiment(tmp_path, plugin("Stubborn"), budget_seconds=0.3, hard_limit_seconds=6.0))
+    folder, _ = run(experiment(tmp_path, plugin("Stubborn"), budget_seconds=0.3, hard_limit_seconds=20.0))
     content = folder.read()
     assert content["status"] == RunStatus.KILLED
-    assert "hard limit of 6 s" in content["reason"]
+    assert "hard limit of 20 s" in content["reason"]
     points = folder.points()[0]
     assert sum(point["elapsed"] > 0.3 for point in points) == 1  # the last one, and nothing after it
 
@@ -237,26 +221,6 @@ run_sweep(Experiment(methods=[plugin, "mean"], datasets=["step"], seeds=range(2)
 """
 
 
-def children_of(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
-def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended after a while. One that was killed may wait for the system to clear it away."""
-
-    def runs(process: psutil.Process) -> bool:
-        try:
-            return bool(process.status() != psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return False
-
-    _, left = psutil.wait_procs(processes, timeout=20.0)
-    return [process for process in left if runs(process)]
-
-
 def milestones(out: Path) -> dict[tuple[object, ...], list[float]]:
     frame = bench.load(out)
     frame = frame[frame["milestone"]]
@@ -320,6 +284,91 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     assert [folder.status() for folder in store.runs(tmp_path)] == [RunStatus.INTERRUPTED]
 
 
+# ---- what methods can do to their process ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [0, 74, 75, 76])
+def test_a_process_may_end_with_any_status(status: int, tmp_path: Path) -> None:
+    method = plugin("ExitsAtOnce")
+    folder, events = run(experiment(tmp_path, method, options={method: {"status": status}}))
+    content = folder.read()
+    assert (content["status"], content["reason"]) == (RunStatus.KILLED, f"exit status {status}")
+    assert content["points"] == 1
+    assert events[-1].status == RunStatus.KILLED
+
+
+def test_an_interrupt_that_a_method_raises_is_its_failure(tmp_path: Path) -> None:
+    one = experiment(tmp_path, plugin("Interrupts"), "mean")
+    folder, _ = run(one)
+    assert (folder.read()["status"], folder.read()["reason"]) == (RunStatus.ERROR, "KeyboardInterrupt: ")
+    assert RunFolder(one.specs()[1].folder(tmp_path)).status() == RunStatus.FINISHED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, processes without a parent cannot be found")
+@pytest.mark.parametrize("seconds", [0.0, 600.0])
+def test_processes_that_leave_the_group_end_with_their_run(seconds: float, tmp_path: Path) -> None:
+    pids, method = tmp_path / "pids", plugin("LeavesProcesses")
+    pids.mkdir()
+    options = {method: {"pids": str(pids), "seconds": seconds}}
+    folder, _ = run(experiment(tmp_path / "results", method, options=options, hard_limit_seconds=20.0))
+    assert folder.status() == (RunStatus.KILLED if seconds else RunStatus.FINISHED)
+    left = [int(path.name) for path in pids.iterdir()]
+    assert len(left) == 3
+    assert not any(psutil.pid_exists(pid) for pid in left)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, shared memory is counted for each process")
+def test_memory_that_processes_share_is_counted_once(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Forks"), memory_limit=1_500_000_000, budget_seconds=60.0))
+    assert folder.read()["status"] == RunStatus.FINISHED
+
+
+def test_what_is_printed_is_kept_up_to_a_size(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Talkative")))
+    assert folder.read()["reason"] == "exit status 3: the end"
+    log = (folder.path / "log.txt").read_text()
+    assert len(log) < 1_200_000
+    assert "bytes are cut here]" in log
+    assert log.split()[0] == "0"
+
+
+def test_run_json_is_kept_up_to_a_size(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Huge")))
+    assert (folder.path / "run.json").stat().st_size < 1_000_000
+    content = folder.read()
+    assert content["status"] == RunStatus.ERROR
+    assert content["reason"].startswith("ValueError: yyy")
+    assert "cut: " in content["reason"]
+    assert content["settings"]["numbers"][:3] == [0, 1, 2]
+
+
+def test_a_report_that_is_too_large_is_the_methods_failure(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("TooMuchInformation")))
+    assert folder.read()["status"] == RunStatus.ERROR
+    assert "must take at most 1048576 bytes as JSON" in folder.read()["reason"]
+
+
+def test_the_test_targets_are_not_in_the_process_of_a_method(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Peeks")))
+    assert folder.read()["status"] == RunStatus.FINISHED
+    assert folder.points()[0][0]["rmse"] > 0.5
+
+
+def test_a_clock_that_a_method_stops_changes_nothing_and_is_noted(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("StopsClock"), budget_seconds=1.0))
+    content = folder.read()
+    assert content["status"] == RunStatus.BUDGET
+    assert content["clock_disagreement_seconds"] > 1.5
+    assert content["training_seconds"] > 1.5
+    assert folder.points()[0][0]["elapsed"] > 1.5
+
+
+def test_a_method_that_writes_into_the_channel_fails(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Babbles"), hard_limit_seconds=30.0))
+    assert folder.read()["status"] == RunStatus.ERROR
+    assert "the run sent what is not a message" in folder.read()["reason"]
+
+
 # ---- disks -----------------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +392,25 @@ sys.exit(main(["bench", "run", "--methods", "mean,linear", "--datasets", "step",
     assert folder.status() == RunStatus.FINISHED
 
 
+def test_a_disk_that_fills_up_during_a_run_is_an_error_that_says_so(tmp_path: Path) -> None:
+    code = f"""
+import resource
+from pathlib import Path
+from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.sweep import run_sweep
+method = {plugin("Steps")!r}
+resource.setrlimit(resource.RLIMIT_FSIZE, (7000, 7000))
+run_sweep(Experiment(methods=[method], datasets=["step"], out=Path({str(tmp_path)!r}), threads=1,
+                     options={{method: {{"steps": 10_000, "milestones": 1}}}}, budget_seconds=60.0))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "OSError: results cannot be written to " in result.stderr.splitlines()[-1]
+    (folder,) = store.runs(tmp_path)
+    points, problems = folder.points()
+    assert (len(points) > 5, problems) == (True, [])
+    assert folder.status() == RunStatus.INTERRUPTED
+
+
 def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OSError, match="results cannot be written to"):
@@ -363,7 +431,7 @@ def test_the_plan_remembers_what_was_asked(tmp_path: Path) -> None:
 def test_a_log_of_a_sweep_ends_its_last_line(interrupted: bool) -> None:
     written = io.StringIO()
     with suppress(KeyboardInterrupt), sweep_display(3, console=Console(file=written, width=80)) as display:
-        display.show(Event(RunSpec("a_rather_long_name_of_a_data_set_" * 3, "mean", 0, 1.0, 2.0), "finished"))
+        display.show(Event(RunSpec("a_rather_long_name_of_a_data_set_" * 3, "mean", 0, 1.0, 2.0), RunStatus.FINISHED))
         if interrupted:
             raise KeyboardInterrupt
     lines = written.getvalue().splitlines(keepends=True)

@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 
 from nearexact.bench import store
 from nearexact.bench.running.experiment import Experiment
-from nearexact.bench.running.sweep import Event, run_sweep
+from nearexact.bench.running.sweep import run_sweep
+from nearexact.bench.running.watcher import Event
 from nearexact.bench.store import RunFolder
 
 

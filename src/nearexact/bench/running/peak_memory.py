@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 class PeakMemory:
-    """The most memory that this process has had resident, as far as it counts."""
+    """The most memory that this process has had resident, without what is used in `uncounted`."""
 
     def __init__(self) -> None:
-        self._earlier = 0.0  # before the system's own mark was set back
+        self._earlier = 0.0  # MB, before the system's own maximum was reset
 
     def peak_mb(self) -> float:
         """The most so far."""
@@ -20,7 +20,7 @@ class PeakMemory:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """What is only for the record is no memory that the method needs. Only Linux can forget a peak."""
+        """For figures that only the trace needs: their memory is not the method's. Only Linux can reset the peak."""
         self._earlier = self.peak_mb()
         yield
         with suppress(OSError):
@@ -29,7 +29,7 @@ class PeakMemory:
 
 def peak_memory_mb() -> float:
     """The most memory that this process has had resident so far."""
-    try:  # where it is to be had, without what the parent process had before
+    try:  # Linux: unlike that of getrusage, this figure does not start from the parent's
         status = Path("/proc/self/status").read_text(encoding="ascii")
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))) * 1024 / 1e6
     except (OSError, StopIteration):

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nearexact.bench import store
-from nearexact.bench.running.sweep import Event
+from nearexact.bench.running.watcher import Event
 from nearexact.bench.store import RunFolder, RunStatus
 
 REFRESHES_PER_SECOND = 4
