@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow check format bench bench-models bench-gpflow clean
+.PHONY: setup demo test test-data test-slow check format bench bench-models bench-gpflow clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,10 @@ demo: $(STAMP)
 # One file of tests to a core, and one thread to each: what waits for threads on a busy core waits long.
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
+# What needs the files of data sets; skipped where they are not. Part of `make test` too.
+test-data: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "data and not slow"
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -26,6 +26,18 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs files of data sets that are not here, and name them: no test downloads anything."""
+    names = [name for mark in item.iter_markers("data") for name in mark.args]
+    if not names:
+        return
+    from nearexact.bench import datasets
+
+    missing = [file.name for name in names for file in datasets.find(name).files if datasets.location(file) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: set {datasets.DATA_FOLDER} to a folder with it, or `datasets fetch`")
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A real browser without network."""

@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from nearexact.bench import methods
-from nearexact.bench.running.sweep import Experiment, _write_plan, run_sweep
+from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.sweep import run_sweep
+from nearexact.bench.store import add_to_plan
 from nearexact.cli import main
 
 RUN_MEAN = ["bench", "run", "--methods", "mean", "--datasets", "step", "--out", "results"]
@@ -45,7 +47,7 @@ def test_status_says_what_failed_and_what_is_left(tmp_path: Path, capsys: pytest
     broken = f"{Path(__file__).parent / 'bench' / 'plugins.py'}:Broken"
     fields = {"methods": [broken], "datasets": ["step"], "out": tmp_path, "budget_seconds": 120.0, "threads": 1}
     run_sweep(Experiment(**fields))
-    _write_plan(tmp_path, Experiment(**{**fields, "methods": ["mean"], "seeds": (0, 1)}).specs())
+    add_to_plan(tmp_path, Experiment(**{**fields, "methods": ["mean"], "seeds": (0, 1)}).specs())
     assert main(["bench", "status", str(tmp_path)]) == 0
     status = " ".join(capsys.readouterr().out.split())
     assert "ZeroDivisionError: what a pity" in status

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nearexact.bench import store
 from nearexact.bench.analysis.points import KEY, tidy
 from nearexact.bench.analysis.results import Results, Size
-from nearexact.bench.store import COLUMNS, RunFolder, RunSpec
+from nearexact.bench.store import COLUMNS, RunFolder, RunSpec, RunStatus
 
 N = 1000
 NOISE = -0.5 * N * (math.log(2.0 * math.pi) + 1.0)
@@ -43,7 +42,7 @@ def write_run(
     method: str,
     seed: int,
     trace: Iterable[Mapping[str, Any]],
-    status: str = store.FINISHED,
+    status: RunStatus = RunStatus.FINISHED,
     reason: str = "",
     n: int | None = N,
 ) -> None:
@@ -114,9 +113,11 @@ def write_results(results: Path, *, seeds: int = 3) -> Path:
             write_run(results, dataset, "linear", seed, constant_trace(-900.0, 0.8, 1.1))
             write_run(results, dataset, "mean", seed, constant_trace(NOISE, 1.0, 1.4189))
         write_run(results, "alpha", "gpr", seed, curve_trace(seed, final=302.0 + seed, exact=True))
-        write_run(results, "alpha", f"{HOSTILE}.py:Own", seed, curve_trace(seed, final=250.0), store.BUDGET)
-        write_run(results, hostile, "gpr", seed, [], store.OUT_OF_MEMORY, f"MemoryError: {HOSTILE} & more | than $5")
+        write_run(results, "alpha", f"{HOSTILE}.py:Own", seed, curve_trace(seed, final=250.0), RunStatus.BUDGET)
+        write_run(
+            results, hostile, "gpr", seed, [], RunStatus.OUT_OF_MEMORY, f"MemoryError: {HOSTILE} & more | than $5"
+        )
     explodes = curve_trace(0, final=300.0)[:5]
     explodes.append({**explodes[-1], "elapsed": 5.0, "elbo": math.nan, "rmse": 3.1e9, "nlpd": math.inf})
-    write_run(results, "alpha", "itergp", 0, explodes, store.ERROR, "ZeroDivisionError: what a pity")
+    write_run(results, "alpha", "itergp", 0, explodes, RunStatus.ERROR, "ZeroDivisionError: what a pity")
     return results

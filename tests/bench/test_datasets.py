@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ import pytest
 
 from nearexact.bench import datasets
 from nearexact.bench.datasets import PAPER, REGISTRY, RemoteFile, find, load_split, split
-
-needs_data = pytest.mark.skipif("NEAREXACT_DATA" not in os.environ, reason="needs the data sets: set NEAREXACT_DATA")
 
 # Training rows and inputs, from the tables of Ober et al.
 PUBLISHED = {
@@ -29,8 +26,7 @@ def test_the_paper_has_twelve() -> None:
     assert set(PAPER) == set(PUBLISHED)
 
 
-@needs_data
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.data(name)) for name in REGISTRY])
 def test_sizes_are_the_published_ones_and_scaling_is_by_the_training_part(name: str) -> None:
     data = load_split(name, seed=0)
     n, d = data.X_train.shape

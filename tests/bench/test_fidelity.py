@@ -18,8 +18,9 @@ from nearexact.bench import fidelity, methods, store
 from nearexact.bench.datasets import load_split
 from nearexact.bench.fidelity import Fidelity, Gaussian
 from nearexact.bench.running.clock import TrainingClock
+from nearexact.bench.running.evaluator import Evaluator
 from nearexact.bench.running.recorder import Recorder
-from nearexact.bench.store import RunFolder, RunSpec
+from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.cli import main
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
@@ -31,9 +32,10 @@ def run_here(results: Path, method: str, dataset: str, **options: Any) -> RunFol
     spec = RunSpec(dataset, method, 0, budget_seconds=600.0, hard_limit_seconds=600.0, options=options)
     folder, data = RunFolder(spec.folder(results)), load_split(dataset, 0)
     folder.prepare(spec)
-    recorder = Recorder(folder, data.X_test, data.y_test, spec.budget_seconds, TrainingClock())
+    evaluator = Evaluator(folder, data.y_test, spec.budget_seconds)
+    recorder = Recorder(evaluator, data.X_test, spec.budget_seconds, TrainingClock())
     methods.create(method, options).run(task(dataset), recorder)
-    folder.update(status=store.FINISHED)
+    folder.update(status=RunStatus.FINISHED)
     return folder
 
 
@@ -155,7 +157,7 @@ def test_an_exact_gp_that_was_cut_short_is_continued(tmp_path: Path) -> None:
     bad = {"lengthscales": [3.0], "variance": 1.0, "noise_variance": 0.5}
     run.append({**points[-1], "info": bad})
     run.save_predictions(0, np.zeros(30), np.ones(30))
-    run.update(status=store.BUDGET)
+    run.update(status=RunStatus.BUDGET)
     (one,) = fidelity.compare(tmp_path)
     assert isinstance(one, Fidelity)
     assert one.diagnosis == fidelity.FAITHFUL

@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 
 from nearexact import bench
-from nearexact.bench import metrics, store
+from nearexact.bench import metrics
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.bench.running.recorder import Recorder
-from nearexact.bench.store import RunFolder, RunSpec
+from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 
 
 @pytest.mark.parametrize("level", metrics.COVERAGE_LEVELS)
@@ -44,7 +44,7 @@ def test_every_evaluation_records_coverage(tmp_path: Path) -> None:
     report = Recorder(folder, np.zeros((4, 2)), y, 60.0, TrainingClock())
     report(lambda X: (np.zeros(len(X)), np.ones(len(X))), milestone=True)
     report(lambda X: (np.full(len(X), np.nan), np.ones(len(X))), milestone=True)
-    folder.update(status=store.FINISHED)
+    folder.update(status=RunStatus.FINISHED)
     frame = bench.load(tmp_path)
     assert frame["coverage_50"].tolist() == [0.5, 0.0]  # within 0.67 standard deviations
     assert frame["coverage_90"].tolist() == [0.75, 0.0]  # 1.64

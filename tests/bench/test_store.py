@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from nearexact import bench
-from nearexact.bench import store
-from nearexact.bench.store import COLUMNS, RunFolder, RunSpec
+from nearexact.bench.store import COLUMNS, RunFolder, RunSpec, RunStatus
 
 
 def spec(dataset: str = "step", method: str = "mean", seed: int = 0) -> RunSpec:
     return RunSpec(dataset, method, seed, budget_seconds=1.0, hard_limit_seconds=2.0)
 
 
-def made(results: Path, points: int = 2, status: str = store.FINISHED, **key: object) -> RunFolder:
+def made(results: Path, points: int = 2, status: str = RunStatus.FINISHED, **key: object) -> RunFolder:
     one = spec(**key)  # type: ignore[arg-type]
     folder = RunFolder(one.folder(results))
     folder.prepare(one)
@@ -28,7 +27,7 @@ def made(results: Path, points: int = 2, status: str = store.FINISHED, **key: ob
 
 def test_a_row_for_each_point_and_one_for_a_run_without(tmp_path: Path) -> None:
     made(tmp_path, 3)
-    made(tmp_path, 0, store.ERROR, method="gpr")
+    made(tmp_path, 0, RunStatus.ERROR, method="gpr")
     frame = bench.load(tmp_path)
     assert tuple(frame.columns[: len(COLUMNS)]) == COLUMNS
     assert len(frame) == 4
@@ -64,9 +63,9 @@ def test_a_torn_last_line_and_foreign_files_are_left_out_and_named(tmp_path: Pat
 
 
 def test_what_an_interrupted_run_left_is_put_aside(tmp_path: Path) -> None:
-    folder = made(tmp_path, 2, store.RUNNING)
+    folder = made(tmp_path, 2, RunStatus.RUNNING)
     folder.save_predictions(0, *[__import__("numpy").zeros(3)] * 2)
-    assert folder.status() == store.INTERRUPTED  # nobody holds the lock
+    assert folder.status() == RunStatus.INTERRUPTED  # nobody holds the lock
     folder.prepare(spec())
     assert folder.points() == ([], [])
     assert len((folder.path / "aside-1" / "trace.jsonl").read_text().splitlines()) == 2
@@ -78,10 +77,10 @@ def test_what_an_interrupted_run_left_is_put_aside(tmp_path: Path) -> None:
 
 
 def test_the_lock_tells_who_is_alive(tmp_path: Path) -> None:
-    folder = made(tmp_path, 1, store.RUNNING)
+    folder = made(tmp_path, 1, RunStatus.RUNNING)
     with folder.lock():
-        assert RunFolder(folder.path).status() == store.RUNNING
-    assert folder.status() == store.INTERRUPTED
+        assert RunFolder(folder.path).status() == RunStatus.RUNNING
+    assert folder.status() == RunStatus.INTERRUPTED
 
 
 @pytest.mark.parametrize("name", ["data/a b.csv:y", "../x.csv:y", "/abs/p.py:Class", "C:\\x.csv:y"])
@@ -100,9 +99,9 @@ def test_run_json_is_changed_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("nearexact.bench.store.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        folder.update(status=store.ERROR)
+        folder.update(status=RunStatus.ERROR)
     assert (folder.path / "run.json").read_text() == before
-    assert json.loads(before)["status"] == store.FINISHED
+    assert json.loads(before)["status"] == RunStatus.FINISHED
     assert sorted(path.name for path in folder.path.iterdir()) == ["run.json", "trace.jsonl"]
 
 

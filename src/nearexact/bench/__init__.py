@@ -1,6 +1,7 @@
-"""The benchmark: methods under time budgets, and what came of them.
+"""The benchmark: methods under time budgets, and their results.
 
-Knows methods, clocks, files and figures; uses `nearexact.gp` only through the methods it runs. Needs the extra "bench".
+Uses `nearexact.gp` in `methods`, which it runs, and in `fidelity`, which compares runs with the exact GP; nowhere else.
+Needs the extra "bench".
 """
 
 from nearexact.bench.protocol import BudgetExhausted, Method, Report, Task

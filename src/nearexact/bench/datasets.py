@@ -1,4 +1,4 @@
-"""Data sets by name: the paper's twelve, a few small ones, and any table of the user's own.
+"""Data sets by name: the paper's twelve, a few small ones, and tables of the user's own.
 
 Files come from the folder in NEAREXACT_DATA, else from a cache folder, else they are downloaded into it; in every case
 their checksum is compared. A split takes 85 % of the rows to train and standardises on those alone.
@@ -25,7 +25,7 @@ from nearexact.typing import FloatArray
 DATA_FOLDER = "NEAREXACT_DATA"
 CACHE_FOLDER = "NEAREXACT_CACHE"
 TRAINING_SHARE = 0.85
-TOY_SEED = 20230  # the generated sets are the same for everybody
+TOY_SEED = 20230  # the generated sets are the same on every machine
 
 UCI_TABLES = (
     "https://raw.githubusercontent.com/treforevans/uci_datasets/f0737523712fe66a1640e4b980b927e8490b58eb/uci_datasets/"
@@ -45,11 +45,11 @@ Table = tuple[FloatArray, FloatArray]  # X [N, D], y [N]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a data set: its name here, where it comes from, and what it must be."""
+    """A file of a data set: its name on this machine, where it is downloaded from, and its checksum."""
 
     name: str
     url: str
-    sha256: str
+    sha256: str  # of its content
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ def location(file: RemoteFile) -> Path | None:
 
 
 def fetch(file: RemoteFile, *, progress: bool = False) -> Path:
-    """The path of a file whose content is what it should be; downloaded if it is not there."""
+    """The path of a file, whose checksum has been compared; downloaded if it is not on this machine."""
     path = location(file)
     if path is not None:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if found != file.sha256:
-            raise ValueError(f"{path} is not the file it should be: sha256 {file.sha256} expected, got {found}")
+        checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+        if checksum != file.sha256:
+            raise ValueError(f"{path} is not the file it should be: sha256 {file.sha256} expected, got {checksum}")
         return path
     try:
         with _DownloadBar(file.name, enabled=progress) as bar:
@@ -143,7 +143,7 @@ def fetch(file: RemoteFile, *, progress: bool = False) -> Path:
 
 
 class _DownloadBar:
-    """What pooch asks of a progress bar, drawn by rich."""
+    """The interface that pooch expects of a progress bar, drawn by rich."""
 
     def __init__(self, name: str, *, enabled: bool) -> None:
         self._progress = Progress(TextColumn(name), BarColumn(), DownloadColumn(), disable=not enabled)
@@ -198,7 +198,7 @@ def _diabetes(_: Sequence[Path]) -> Table:
 
 
 def _step(_: Sequence[Path]) -> Table:
-    """A jump, which no smooth kernel likes: 1 where x > 0, else 0, with noise of standard deviation 0.05."""
+    """A jump, which no smooth kernel fits well: 1 where x > 0, else 0, with noise of standard deviation 0.05."""
     rng = np.random.default_rng(TOY_SEED)
     x = rng.uniform(-2.0, 2.0, size=200)
     return x[:, None], (x > 0.0) + 0.05 * rng.normal(size=200)
@@ -207,7 +207,7 @@ def _step(_: Sequence[Path]) -> Table:
 def _heteroscedastic(_: Sequence[Path]) -> Table:
     """A smooth function on the corners and in the middle of a cube; the noise is 0.05 at the corners, 1 in the middle.
 
-    No GP with one noise variance is right about this, and an approximation that predicts it well is not one.
+    No GP with a single noise variance fits this. An approximation that predicts it well is not faithful to the GP.
     """
     rng, n, d = np.random.default_rng(TOY_SEED), 500, 4
     middle = rng.random(n) < 0.4

@@ -1,6 +1,6 @@
-"""What a method sees of the benchmark, and what the benchmark sees of a method.
+"""The interface between the benchmark and its methods.
 
-A method is a class with a `name` and a `run`. It trains on the task's data and pushes predictions whenever it has some:
+A method is a class with a `name` and a `run`. It trains on the task's data and reports predictions as often as it can:
 
     class Mean:
         name = "mean"
@@ -37,7 +37,7 @@ class Task:
 
 
 class Report(Protocol):
-    """How a method shows what it has."""
+    """How a method reports its predictions while it trains."""
 
     def __call__(
         self,
@@ -51,18 +51,19 @@ class Report(Protocol):
     ) -> None:
         """Offer predictions: `predict(X)` gives mean and variance of new observations at the rows of X.
 
-        The training clock stands still meanwhile. They are evaluated if an evaluation is due, and always at a
-        milestone. `elbo` is the method's own bound on, or estimate of, the log marginal likelihood in nats; `flops`
-        among the further information is how many floating point operations training has taken so far. A figure that
-        takes work may be given as a function without arguments: it is called off the clock, and only if the point is
-        recorded. Raises BudgetExhausted when the training time is spent: let it pass.
+        The training clock stands still during this call. The predictions are evaluated if an evaluation is due, and
+        always at a milestone. `elbo` is the method's own bound on, or estimate of, the log marginal likelihood in
+        nats. `flops`, if given, is the number of floating point operations that training has taken so far; all other
+        information is kept as it is, up to 1 MB as JSON. A figure that takes work to compute may be given as a
+        function without arguments: it is called off the clock, and only if the point is recorded. Raises
+        BudgetExhausted when the training time is spent: do not catch it.
         """
 
 
 class Method(Protocol):
-    """A way to train a model. Made without arguments, or with the options that an experiment gives it.
+    """A way to train a model. Constructed without arguments, or with the options that an experiment gives it.
 
-    It may have two methods more. `prepare()` is called before the clock starts, for imports that libraries put off
+    Two further methods are optional. `prepare()` is called before the clock starts, for imports that libraries put off
     until they are first used. `at(task, kernel, noise_variance, m)` gives its posterior at given hyperparameters, an
     object with `kernel`, `noise_variance` and `predict(X)`, for comparisons with the exact GP.
     """
@@ -73,5 +74,5 @@ class Method(Protocol):
         """Train on the task and report on the way. Returning early is fine."""
 
 
-class BudgetExhausted(BaseException):  # no error: it is how a run usually ends
-    """The training time is spent. Not an Exception, so that handlers of errors let it pass."""
+class BudgetExhausted(BaseException):  # not an error: most runs end like this
+    """The training time is spent. Not an Exception, so that `except Exception` does not catch it."""

@@ -1,11 +1,16 @@
-"""Run folders: one run is one folder, and its path is its key.
+"""The results folder: its runs, the plan of what was asked for, and the table made of all that.
+
+One run is one folder, and its path is its key:
 
 results/<data set>/<method>/seed-<n>/
     run.json         what was asked for, what came of it, where and with which versions
     trace.jsonl      one line for each evaluation, appended and flushed as they come
     predictions/     test predictions at the milestones and at the end of the budget
     lock             held by the process that writes
+    log.txt          what the method printed
     aside-<k>/       what an interrupted run had written before it was started again
+results/experiment.json    the plan
+results/fidelity.json      the comparison with the exact GP, if there is one
 """
 
 from __future__ import annotations
@@ -28,12 +33,16 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from nearexact import files
+from nearexact.bench.json_values import as_json_value, bounded, is_number, is_scalar, is_whole, parse_json
+from nearexact.bench.run_checks import check_run, check_spec
 from nearexact.typing import FloatArray
 
 RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
+LOG = "log.txt"
 PLAN = "experiment.json"  # the runs that were asked for, so that `bench status` can say what is left
 FIDELITY = "fidelity.json"  # the comparison with the exact GP
 ASIDE = "aside-"  # and a number
+VERSION = 1  # of run.json; files without a number have this one
 TAIL_BYTES = 2**16  # of a trace, enough for its last line
 
 
@@ -54,12 +63,6 @@ class RunStatus(StrEnum):
 SUCCESSFUL_STATUSES = (RunStatus.FINISHED, RunStatus.BUDGET)
 FAILED_STATUSES = (RunStatus.KILLED, RunStatus.OUT_OF_MEMORY, RunStatus.ERROR)
 ENDED_STATUSES = (*SUCCESSFUL_STATUSES, *FAILED_STATUSES)
-
-# What a run can end as. A run that is neither, and that nobody holds the lock of, was interrupted.
-FINISHED, BUDGET, KILLED, OUT_OF_MEMORY, ERROR = "finished", "budget", "killed", "out-of-memory", "error"
-ENDED = (FINISHED, BUDGET, KILLED, OUT_OF_MEMORY, ERROR)
-FAILED = (KILLED, OUT_OF_MEMORY, ERROR)
-WAITING, RUNNING, INTERRUPTED = "waiting", "running", "interrupted"
 
 COLUMNS = (
     "dataset", "method", "seed", "elapsed", "predict_seconds", "m", "elbo", "upper_bound", "rmse", "nlpd",
@@ -104,30 +107,48 @@ class RunFolder:
         self.path = path
 
     def read(self) -> dict[str, Any]:
-        """What run.json says; empty if there is none, or if it is not ours."""
+        """What run.json says; empty if there is none, or if it is damaged.
+
+        ValueError if a later version of this package has written it.
+        """
+        return self._read()[0]
+
+    def problem(self) -> str | None:
+        """What is wrong with run.json, if it is damaged."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[dict[str, Any], str | None]:
+        path = self.path / RUN
         try:
-            content = json.loads((self.path / RUN).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) else {}
+            content = parse_json(path.read_text(encoding="utf-8"))
+            if isinstance(content, dict) and is_whole(content.get("version")) and content["version"] > VERSION:
+                newer = content["version"]
+            else:
+                check_run(content)
+                return content, None
+        except (OSError, ValueError) as error:
+            return {}, f"{path} is not the record of a run and is left out: {error}"
+        raise ValueError(f"{path} is of version {newer}, and this nearexact only reads versions up to {VERSION}")
 
     def update(self, **changes: Any) -> None:
-        """Change entries of run.json, all of them or, whatever happens, none."""
-        write_whole(self.path / RUN, json.dumps({**self.read(), **changes}, indent=1, default=str) + "\n")
+        """Change entries of run.json, all of them or, whatever happens, none. What is too long is cut."""
+        cut = {name: bounded(value) for name, value in changes.items()}
+        write_whole(self.path / RUN, json.dumps({**self.read(), **cut}, indent=1) + "\n")
 
-    def status(self) -> str:
-        """What the run ended as, or `waiting`, `running` or `interrupted`."""
+    def status(self) -> RunStatus:
+        """How the run ended, or how far it is."""
         status = self.read().get("status")
-        if status in ENDED:
-            return str(status)
+        if status in ENDED_STATUSES:
+            return RunStatus(status)
         if status is None:
-            return WAITING
-        return RUNNING if self.is_locked() else INTERRUPTED
+            return RunStatus.WAITING
+        return RunStatus.RUNNING if self.is_locked() else RunStatus.INTERRUPTED
 
     def prepare(self, spec: RunSpec) -> None:
         """Make the folder ready for a run from the beginning; what an interrupted one has left is put aside."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path / RUN, json.dumps({"spec": asdict(spec), "status": INTERRUPTED}, indent=1) + "\n")
+        content = {"version": VERSION, "spec": asdict(spec), "status": RunStatus.INTERRUPTED}
+        write_whole(self.path / RUN, json.dumps(content, indent=1) + "\n")
         left = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
         if left:
             aside = next(p for k in range(1, 10**6) if not (p := self.path / f"{ASIDE}{k}").exists())
@@ -153,7 +174,7 @@ class RunFolder:
 
     def append(self, point: dict[str, Any]) -> None:
         """Add a line to the trace; it survives the end of this process, however that comes."""
-        line = memoryview((json.dumps(point, default=_plain) + "\n").encode())
+        line = memoryview((json.dumps(point, default=as_json_value) + "\n").encode())
         with (self.path / TRACE).open("ab", buffering=0) as file:
             start = file.tell()
             try:
@@ -185,31 +206,44 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 points.append(_point(line))
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 problems.append(f"{self.path / TRACE}: line {number} of {len(lines)} is not complete and is left out")
         return points, problems
 
     def last_point(self) -> dict[str, Any]:
         """The last complete line of the trace, without reading the others; empty if there is none."""
-        try:
-            with (self.path / TRACE).open("rb") as file:
-                file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
-                lines = file.read().decode(errors="replace").splitlines()
-        except OSError:
-            return {}
-        for line in reversed(lines):
-            with suppress(TypeError, ValueError):
+        for line in reversed(_last_lines(self.path / TRACE)):
+            with suppress(TypeError, ValueError, OverflowError):
                 return _point(line)
         return {}
 
+    def log_tail(self) -> list[str]:
+        """The last lines of what the run has printed."""
+        return _last_lines(self.path / LOG)
+
+
+def _last_lines(path: Path) -> list[str]:
+    """The end of a file; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
+            return file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return []
+
 
 def _point(line: str) -> dict[str, Any]:
-    """A line of the trace; TypeError or ValueError if it is not one."""
-    point: dict[str, Any] = json.loads(line)
-    point = {**point, **{name: float(point[name]) for name in NUMBERS if point.get(name) is not None}}
-    if "elapsed" not in point or not isinstance(point.get("info", {}), dict):
+    """A line of the trace; TypeError, ValueError or OverflowError if it is not one."""
+    point = parse_json(line)
+    info = point.get("info", {}) if isinstance(point, dict) else None
+    if not isinstance(info, dict) or not is_number(point.get("elapsed")):
         raise ValueError("not a point")
-    return point
+    if not all(is_scalar(value) for name, value in point.items() if name != "info"):
+        raise ValueError("a point is numbers, and an object with further information")
+    numbers = {name: float(point[name]) for name in NUMBERS if point.get(name) is not None}
+    # A column of a table cannot hold whole numbers of more than 64 bits.
+    info = {name: float(value) if type(value) is int and not is_whole(value) else value for name, value in info.items()}
+    return {**point, **numbers, "info": info}
 
 
 def runs(results: str | os.PathLike[str]) -> Iterator[RunFolder]:
@@ -236,6 +270,49 @@ def recorded_runs(results: str | os.PathLike[str]) -> list[RecordedRun]:
     return [RecordedRun(run.path) for run in runs(results)]
 
 
+def planned(results: Path) -> list[RunSpec]:
+    """The runs that sweeps into this folder were asked for; none, with a warning, if the plan is damaged."""
+    try:
+        plan = parse_json((results / PLAN).read_text(encoding="utf-8"))
+        for spec in plan.values():
+            check_spec(spec)
+        return [RunSpec(**spec) for spec in plan.values()]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        warnings.warn(f"{results / PLAN} is not a plan and is left out: {error}", stacklevel=2)
+        return []
+
+
+def read_fidelity(results: Path) -> list[dict[str, Any]]:
+    """The comparison with the exact GP; empty if there is none, ValueError if it is damaged."""
+    path = results / FIDELITY
+    try:
+        records = parse_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise ValueError(f"{path} must hold a list of records, got {type(records).__name__}")
+    for record in records:
+        if not all(isinstance(record.get(name), str) for name in ("dataset", "method")):
+            raise ValueError(f"{path} has a record without a data set or a method")
+        if not all(is_scalar(value) for value in record.values()):
+            raise ValueError(f"{path} has a record with more than texts and numbers in it")
+    return records
+
+
+def add_to_plan(results: Path, specs: Iterable[RunSpec]) -> None:
+    """Remember that these runs are asked for, next to those of earlier sweeps."""
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        plan = {str(spec.folder(results).relative_to(results)): asdict(spec) for spec in [*planned(results), *specs]}
+        write_whole(results / PLAN, json.dumps(plan, indent=1) + "\n")
+    except OSError as error:
+        raise OSError(f"results cannot be written to {results}: {error}") from error
+
+
 def load(folder: str | os.PathLike[str]) -> pd.DataFrame:
     """All results below a folder as one table: a row for each recorded point, one for a failed run without any.
 
@@ -249,11 +326,11 @@ def load_runs(folder: str | os.PathLike[str], recorded: Iterable[RunFolder]) -> 
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for run in recorded:
-        spec = run.read().get("spec")
-        if not isinstance(spec, dict) or not {"dataset", "method", "seed"} <= spec.keys():
-            problems.append(f"{run.path / RUN} is not the record of a run and is left out")
+        spec, problem = run.read().get("spec"), run.problem()
+        if spec is None:
+            problems.append(str(problem))
             continue
-        key = {name: spec[name] for name in ("dataset", "method", "seed")} | {"status": run.status()}
+        key = {name: spec[name] for name in ("dataset", "method", "seed")} | {"status": run.status().value}
         points, torn = run.points()
         problems += torn
         rows += [{**point.pop("info", {}), **point, **key} for point in points]
@@ -271,19 +348,6 @@ def load_runs(folder: str | os.PathLike[str], recorded: Iterable[RunFolder]) -> 
     return frame
 
 
-def planned(results: Path) -> list[RunSpec]:
-    """The runs that sweeps into this folder were asked for."""
-    try:
-        return [RunSpec(**spec) for spec in json.loads((results / PLAN).read_text(encoding="utf-8")).values()]
-    except (OSError, ValueError, TypeError, AttributeError):
-        return []
-
-
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is either the old one or the new one, whatever happens."""
     files.write_text(path, text)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as JSON has them; anything else as text."""
-    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else str(value)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,8 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from nearexact.bench import store
-    from nearexact.bench.running.sweep import Experiment, read_experiment, run_sweep, settings
+    from nearexact.bench.running.experiment import Experiment, read_experiment, settings
+    from nearexact.bench.running.sweep import run_sweep
     from nearexact.bench.running.terminal import sweep_display
 
     names = ("methods", "datasets", "seeds", "budget", "hard_limit", "memory_limit", "out", "threads", "jobs", "device")
@@ -88,16 +91,32 @@ def _run(options: argparse.Namespace) -> int:
     with sweep_display(len(experiment.specs()), enabled=not options.quiet) as display:
         run_sweep(experiment, retry_failed=options.retry_failed, on_event=display.show)
     folders = [store.RunFolder(spec.folder(experiment.out)) for spec in experiment.specs()]
-    failed = [folder for folder in folders if folder.status() in store.FAILED]
+    failed = [folder for folder in folders if folder.status() in store.FAILED_STATUSES]
     if failed and not options.quiet:
         print(f"{len(failed)} runs failed: nearexact bench status {experiment.out}", file=sys.stderr)
     return 0
 
 
-def _status(options: argparse.Namespace) -> int:
-    from nearexact.bench.running.status import summarise
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Show each warning as a line on standard error, such as one about a file that cannot be read."""
 
-    for part in summarise(options.results):
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        for line in str(message).splitlines():
+            print(f"nearexact: {line}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _status(options: argparse.Namespace) -> int:
+    from nearexact.bench.running.terminal import summarise
+
+    with _warnings_as_lines():
+        parts = summarise(options.results)
+    for part in parts:
         Console().print(part)
     return 0
 
@@ -117,7 +136,8 @@ def _export(options: argparse.Namespace) -> int:
 
     output = check_output(options.output, (".csv", ".parquet"))
     _check_spared(options.results, [output])
-    frame = load(options.results)
+    with _warnings_as_lines():
+        frame = load(options.results)
     with replacing(output) as temporary:
         if output.suffix == ".csv":
             frame.to_csv(temporary, index=False)
@@ -178,13 +198,14 @@ def _report(options: argparse.Namespace) -> int:
     folders = (options.output / name for name in ("tables", "figures"))
     _check_spared(options.results, [options.output / PAGE, *(path for folder in folders for path in folder.glob("*"))])
     costs = {"time": "elapsed", "flops": "flops", "memory": "peak_memory_mb", "prediction": "predict_seconds"}
-    paths = write_report(
-        options.results,
-        options.output,
-        with_published=options.published,
-        with_figures=not options.no_figures,
-        x=costs[options.x],
-    )
+    with _warnings_as_lines():
+        paths = write_report(
+            options.results,
+            options.output,
+            with_published=options.published,
+            with_figures=not options.no_figures,
+            x=costs[options.x],
+        )
     print("\n".join(str(path) for path in paths))
     return 0
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nearexact.bench import store
 from nearexact.bench.analysis import published, results, verdicts
 from nearexact.bench.analysis.results import Size
+from nearexact.bench.store import RunStatus
 from tests.bench.synthetic import NOISE, N, constant_trace, curve_trace, sgpr_trace, write_results, write_run
 
 
@@ -114,15 +114,15 @@ def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Pat
     """0.2 % of the distance to the constant predictor are 3.4 nats at an LML of 300."""
     times = [1.0, 3.0, 5.0, 7.0, 9.0]  # thirds end at the second, third and fifth
     still, changing = [0.0, 297.0, 299.0, 280.0, 300.0], [0.0, 295.0, 299.0, 299.0, 300.0]
-    write_run(tmp_path, "still", "gpr", 0, exact_run(times, still), store.BUDGET)
-    write_run(tmp_path, "changing", "gpr", 0, exact_run(times, changing), store.BUDGET)
+    write_run(tmp_path, "still", "gpr", 0, exact_run(times, still), RunStatus.BUDGET)
+    write_run(tmp_path, "changing", "gpr", 0, exact_run(times, changing), RunStatus.BUDGET)
     write_run(tmp_path, "finished", "gpr", 0, exact_run(times, changing))
-    write_run(tmp_path, "sparse", "gpr", 0, exact_run([1.0, 8.0, 9.0], [300.0] * 3), store.BUDGET)  # an empty third
-    write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5), store.BUDGET)
-    write_run(tmp_path, "compared", "gpr", 0, exact_run(times, changing), store.BUDGET)
+    write_run(tmp_path, "sparse", "gpr", 0, exact_run([1.0, 8.0, 9.0], [300.0] * 3), RunStatus.BUDGET)  # an empty third
+    write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5), RunStatus.BUDGET)
+    write_run(tmp_path, "compared", "gpr", 0, exact_run(times, changing), RunStatus.BUDGET)
     write_run(tmp_path, "compared", "sgpr", 0, sgpr_trace(0, final=305.0))
-    write_run(tmp_path, "below", "gpr", 0, exact_run(times, changing), store.KILLED)
-    write_run(tmp_path, "below", "sgpr", 0, sgpr_trace(0, final=400.0), store.BUDGET)
+    write_run(tmp_path, "below", "gpr", 0, exact_run(times, changing), RunStatus.KILLED)
+    write_run(tmp_path, "below", "sgpr", 0, sgpr_trace(0, final=400.0), RunStatus.BUDGET)
     for dataset in ("still", "changing"):  # has an exact value to be compared with, or not
         write_run(tmp_path, dataset, "other", 0, curve_trace(0, final=301.0))
     judged = verdicts.run_verdicts(results.read(tmp_path)).set_index(["dataset", "method"])
@@ -140,8 +140,8 @@ def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Pat
 
 
 def test_runs_without_a_result_say_so(tmp_path: Path) -> None:
-    write_run(tmp_path, "a", "sgpr", 0, [], store.KILLED, "too long")
-    write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], store.KILLED, "too long")
+    write_run(tmp_path, "a", "sgpr", 0, [], RunStatus.KILLED, "too long")
+    write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], RunStatus.KILLED, "too long")
     write_run(tmp_path, "a", "other", 0, constant_trace(math.nan, 1.0, 1.0))
     write_run(tmp_path, "b.csv:y", "sgpr", 0, sgpr_trace(0), n=None)  # nobody knows how large it is
     judged = verdicts.run_verdicts(results.read(tmp_path))
@@ -157,13 +157,13 @@ def test_the_verdict_on_several_seeds_is_the_one_in_the_middle() -> None:
 
 def test_the_gap_is_that_of_the_seeds_whose_verdict_is_shown(tmp_path: Path) -> None:
     write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0))
-    write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], store.BUDGET)  # no M was done: no bounds
+    write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], RunStatus.BUDGET)  # no M was done: no bounds
     (row,) = verdicts.near_exactness(results.read(tmp_path)).itertuples()
     assert (row.verdict, row.seeds_near_exact) == ("not reached", 1)
     assert math.isnan(row.gap_per_point)
     assert row.basis == "no M was done"
-    write_run(tmp_path, "b", "sgpr", 0, sgpr_trace(0)[:2], store.BUDGET)
-    write_run(tmp_path, "b", "sgpr", 1, sgpr_trace(1, stages=3), store.BUDGET)  # not reached either, with bounds
+    write_run(tmp_path, "b", "sgpr", 0, sgpr_trace(0)[:2], RunStatus.BUDGET)
+    write_run(tmp_path, "b", "sgpr", 1, sgpr_trace(1, stages=3), RunStatus.BUDGET)  # not reached either, with bounds
     row = list(verdicts.near_exactness(results.read(tmp_path)).itertuples())[1]
     assert (row.verdict, row.basis) == ("not reached", "its own bounds and the steps up in M")
     assert row.gap_per_point > 0.01

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +145,7 @@ def test_fitc_grows_m_and_gives_no_bound() -> None:
     assert all(math.isnan(call["upper_bound"]) for call in milestones)
 
 
-@pytest.mark.skipif("NEAREXACT_DATA" not in os.environ, reason="needs the data sets: NEAREXACT_DATA=<folder>")
+@pytest.mark.data("elevators")
 @pytest.mark.parametrize("seed", [0, 2])  # where a direction that hardly varies in training does in the test part
 def test_linear_stays_sane_on_elevators(seed: int) -> None:
     data, notes = load_split("elevators", seed), Notes()

@@ -26,7 +26,7 @@ from nearexact.bench.analysis.results import read
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.chart_data import thin
 from nearexact.bench.report.page import render, write_report
-from nearexact.bench.running.sweep import PLAN
+from nearexact.bench.store import PLAN, RunStatus
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, CONVERGED_STEPS, PALETTES
 from nearexact.cli import main
 from tests.bench.synthetic import HOSTILE, NOISE, constant_trace, curve_trace, sgpr_trace, write_results, write_run
@@ -68,8 +68,10 @@ def test_the_command_writes_page_tables_and_figures(tmp_path: Path, capsys: pyte
 
 def test_a_folder_with_only_failures_still_gives_a_report(tmp_path: Path) -> None:
     for seed in range(2):
-        write_run(tmp_path / "r", "alpha", "gpr", seed, [], store.OUT_OF_MEMORY, "MemoryError: far too much", n=None)
-    write_run(tmp_path / "r", "beta", "sgpr", 0, [], store.ERROR, "ZeroDivisionError: no", n=None)
+        write_run(
+            tmp_path / "r", "alpha", "gpr", seed, [], RunStatus.OUT_OF_MEMORY, "MemoryError: far too much", n=None
+        )
+    write_run(tmp_path / "r", "beta", "sgpr", 0, [], RunStatus.ERROR, "ZeroDivisionError: no", n=None)
     write_report(tmp_path / "r", tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "MemoryError: far too much" in page
@@ -135,7 +137,7 @@ def test_linear_is_as_good_only_if_it_is_as_good_as_the_best_gp(tmp_path: Path) 
     write_run(folder, "bound", "itergp", 0, curve_trace(0, final=900.0))  # no bound
     write_run(folder, "estimate", "itergp", 0, curve_trace(0, final=900.0))
     write_run(folder, "estimate", "plugin", 0, curve_trace(0, final=-950.0))
-    write_run(folder, "nothing", "gpr", 0, [], store.ERROR, "no")
+    write_run(folder, "nothing", "gpr", 0, [], RunStatus.ERROR, "no")
     content = read(folder)
     page = render(content, report_tables.all_tables(content), "r")
     table = page.split('id="table-verdicts"')[1].split("</table>")[0]

@@ -6,7 +6,7 @@ import pytest
 
 from nearexact.bench import methods
 from nearexact.bench.running.check import check_method
-from tests.bench.running.test_sweep import plugin
+from tests.bench.running.helpers import plugin
 
 EXAMPLE = "examples/plugin_sklearn/sklearn_gp.py:SklearnGP"
 
@@ -17,7 +17,7 @@ EXAMPLE = "examples/plugin_sklearn/sklearn_gp.py:SklearnGP"
 def test_methods_keep_all_rules(name: str) -> None:
     findings = check_method(name)
     assert [finding.explanation for finding in findings if not finding.kept] == []
-    assert len(findings) == 8
+    assert len(findings) == 9
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,7 @@ def test_methods_keep_all_rules(name: str) -> None:
     [
         ("NoNoise", {"includes the noise in its variances"}),
         ("Random", {"gives the same again with the same seed"}),
+        pytest.param("HidesWork", {"trains while the clock runs"}, marks=pytest.mark.slow),
         pytest.param("Slow", {"keeps to its budget"}, marks=pytest.mark.slow),
         pytest.param("Broken", {"runs to its end"}, marks=pytest.mark.slow),
         ("WrongShape", {"runs to its end", "reports predictions", "reports a milestone"}),

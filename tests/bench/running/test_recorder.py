@@ -13,6 +13,7 @@ import pytest
 
 from nearexact.bench.protocol import BudgetExhausted
 from nearexact.bench.running.clock import TrainingClock
+from nearexact.bench.running.evaluator import Evaluator
 from nearexact.bench.running.recorder import Recorder
 from nearexact.bench.store import RunFolder
 from tests.bench.plugins import constant
@@ -28,7 +29,7 @@ class FakeTime:
 
 def recorder(folder: Path, now: FakeTime, budget: float = 10.0) -> Recorder:
     X, y = np.zeros((4, 2)), np.array([1.0, -1.0, 1.0, -1.0])
-    return Recorder(RunFolder(folder), X, y, budget, TrainingClock(now))
+    return Recorder(Evaluator(RunFolder(folder), y, budget, now), X, budget, TrainingClock(now))
 
 
 def slow_prediction(now: FakeTime, seconds: float) -> Any:
@@ -78,7 +79,7 @@ def test_evaluation_costs_no_training_time_and_no_budget(tmp_path: Path) -> None
     now.now += 1.0
     with pytest.raises(BudgetExhausted):
         report(slow_prediction(now, 1000.0))
-    assert report.points == 10  # the last state is evaluated too
+    assert len(RunFolder(tmp_path).points()[0]) == 10  # the last state is evaluated too
 
 
 def test_nothing_is_recorded_after_the_budget(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_predictions_of_a_wrong_shape_are_refused(tmp_path: Path) -> None:
         recorder(tmp_path, now)(lambda X: (np.zeros((4, 1)), np.ones(4)), milestone=True)
 
 
-def test_a_full_disk_leaves_whole_lines_and_cannot_be_swallowed(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     now = FakeTime()
     report = recorder(tmp_path, now)
     now.now += 1.0
@@ -138,25 +139,67 @@ def test_a_full_disk_leaves_whole_lines_and_cannot_be_swallowed(tmp_path: Path) 
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
     now.now += 1.0
     try:
-        with pytest.raises(BudgetExhausted):
+        with pytest.raises(OSError, match="File too large"):
             report(constant(), note="y" * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "trace.jsonl").read_bytes() == before
-    assert report.write_error is not None
-    with pytest.raises(BudgetExhausted):
-        report(constant())
-    assert (tmp_path / "trace.jsonl").read_bytes() == before
 
 
+def test_a_clock_that_falls_behind_is_replaced_by_the_evaluators(tmp_path: Path) -> None:
+    now, frozen = FakeTime(), FakeTime()
+    evaluator = Evaluator(RunFolder(tmp_path), np.zeros(4), 10.0, now)
+    report = Recorder(evaluator, np.zeros((4, 2)), 10.0, TrainingClock(frozen))
+    now.now += 0.3
+    report(constant(), milestone=True)  # a message that took a while
+    assert evaluator.lost_seconds == 0.0
+    now.now += 7.0
+    report(slow_prediction(now, 2.0), milestone=True)
+    assert [point["elapsed"] for point in RunFolder(tmp_path).points()[0]] == [0.0, pytest.approx(7.3)]
+    assert evaluator.lost_seconds == pytest.approx(7.3)
+    now.now += 3.0
+    with pytest.raises(BudgetExhausted):  # by the evaluator's clock
+        report(constant(), milestone=True)
+
+
+def test_work_in_predict_is_recorded(tmp_path: Path) -> None:
+    now = FakeTime()
+    report = recorder(tmp_path, now)
+    now.now += 1.0
+    report(slow_prediction(now, 20.0), elbo=lambda: slow_prediction(now, 3.0)(np.zeros(1))[1][0], milestone=True)
+    (point,) = RunFolder(tmp_path).points()[0]
+    assert point["elapsed"] == 1.0
+    assert point["evaluation_seconds"] == pytest.approx(43.0)  # the figure, the first prediction and the second
+    assert point["wall_seconds"] == pytest.approx(44.0)
+    assert (point["first_predict_seconds"], point["predict_seconds"]) == (20.0, 20.0)
+
+
+def test_predictions_that_fail_do_not_stop_the_clocks(tmp_path: Path) -> None:
+    now = FakeTime()
+    report = recorder(tmp_path, now)
+
+    def fails(X: np.ndarray) -> Any:
+        now.now += 5.0
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        report(fails, milestone=True)
+    now.now += 2.0
+    report(constant(), milestone=True)
+    (point,) = RunFolder(tmp_path).points()[0]
+    assert (point["elapsed"], point["wall_seconds"]) == (2.0, pytest.approx(7.0))
+
+
+@pytest.mark.slow  # it reads a real clock
 @pytest.mark.parametrize("milestone", [False, True])
 def test_a_report_costs_less_than_two_milliseconds_besides_evaluation(milestone: bool, tmp_path: Path) -> None:
-    report = Recorder(RunFolder(tmp_path), np.zeros((4, 2)), np.zeros(4), 1e9, TrainingClock())
+    evaluator = Evaluator(RunFolder(tmp_path), np.zeros(4), 1e9)
+    report = Recorder(evaluator, np.zeros((4, 2)), 1e9, TrainingClock())
     seconds = []
     for _ in range(200):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         report(constant(), elbo=1.0, m=3, milestone=milestone)  # its predictions take microseconds
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
     assert np.median(seconds) < 2e-3
 
 
@@ -182,14 +225,11 @@ def test_what_is_put_off_is_computed_off_the_clock_and_only_if_recorded(tmp_path
     assert RunFolder(tmp_path).points()[0][-1]["elapsed"] == pytest.approx(1.51)
 
 
-def test_looking_on_the_way_takes_no_longer_than_training(tmp_path: Path) -> None:
+def test_evaluation_does_not_outlast_training(tmp_path: Path) -> None:
     now = FakeTime()
     report = recorder(tmp_path, now, budget=100.0)
 
-    def predict(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        time.sleep(0.25)  # twice in each evaluation
-        return np.zeros(len(X)), np.ones(len(X))
-
+    predict = slow_prediction(now, 0.25)  # twice in each evaluation
     for _ in range(30):
         now.now += 0.1
         report(predict)

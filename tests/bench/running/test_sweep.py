@@ -21,35 +21,20 @@ from rich.console import Console
 
 from nearexact import bench
 from nearexact.bench import store
-from nearexact.bench.running.sweep import Event, Experiment, run_sweep, settings
+from nearexact.bench.running.experiment import Experiment, settings
+from nearexact.bench.running.sweep import run_sweep
 from nearexact.bench.running.terminal import sweep_display
-from nearexact.bench.store import RunFolder, RunSpec
-
-PLUGINS = Path(__file__).parents[1] / "plugins.py"
-
-
-def plugin(name: str) -> str:
-    return f"{PLUGINS}:{name}"
-
-
-def experiment(out: Path, *methods: str, **options: Any) -> Experiment:
-    fields = {"datasets": ["step"], "budget_seconds": 5.0, "threads": 1, **options}
-    return Experiment(methods=list(methods), out=out, **fields)
-
-
-def run(one: Experiment, **options: Any) -> tuple[RunFolder, list[Event]]:
-    """Make the first run of an experiment."""
-    events: list[Event] = []
-    run_sweep(one, on_event=events.append, **options)
-    return RunFolder(one.specs()[0].folder(one.out)), events
+from nearexact.bench.running.watcher import Event
+from nearexact.bench.store import RunFolder, RunSpec, RunStatus
+from tests.bench.running.helpers import children_of, experiment, plugin, run, still_running
 
 
 def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
     folder, events = run(experiment(tmp_path, plugin("Steps"), options={plugin("Steps"): {"steps": 7}}))
     content = folder.read()
-    assert content["status"] == store.FINISHED
+    assert content["status"] == RunStatus.FINISHED
     assert content["spec"]["options"] == {"steps": 7}
-    assert content["settings"] == {"seconds": 0.01, "steps": 7}
+    assert content["settings"] == {"seconds": 0.01, "steps": 7, "milestones": 5}
     assert content["versions"]["torch"]
     assert content["hardware"]["cores"] >= 1
     assert content["hardware"]["processor"]
@@ -57,7 +42,7 @@ def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
     assert content["peak_memory_mb"] > 50.0
     assert content["finished"] >= content["started"]
     assert content["training_seconds"] >= 7 * 0.01
-    assert events[-1].status == store.FINISHED
+    assert events[-1].status == RunStatus.FINISHED
     frame = bench.load(tmp_path)
     assert frame["milestone"].sum() == 1
     assert frame["flops"].eq(1.0).all()
@@ -67,7 +52,7 @@ def test_finished_runs_are_skipped_and_failed_ones_on_request_repeated(tmp_path:
     one = experiment(tmp_path, plugin("Broken"))
     folder, _ = run(one)
     first = folder.read()
-    assert (first["status"], first["reason"]) == (store.ERROR, "ZeroDivisionError: what a pity")
+    assert (first["status"], first["reason"]) == (RunStatus.ERROR, "ZeroDivisionError: what a pity")
     assert "Traceback" in first["traceback"]
     assert len(bench.load(tmp_path)) == 1  # what it reported before is kept
     run(one)
@@ -87,16 +72,16 @@ def test_the_budget_ends_a_run(tmp_path: Path) -> None:
     options = {plugin("Steps"): {"steps": 10_000}}
     folder, _ = run(experiment(tmp_path, plugin("Steps"), budget_seconds=0.5, options=options))
     content = folder.read()
-    assert content["status"] == store.BUDGET
+    assert content["status"] == RunStatus.BUDGET
     assert content["training_seconds"] < 1.0
     assert folder.points()[0][-1]["elapsed"] == pytest.approx(0.5, abs=0.2)
 
 
 def test_a_method_that_swallows_exceptions_cannot_escape(tmp_path: Path) -> None:
-    folder, _ = run(experiment(tmp_path, plugin("Stubborn"), budget_seconds=0.3, hard_limit_seconds=6.0))
+    folder, _ = run(experiment(tmp_path, plugin("Stubborn"), budget_seconds=0.3, hard_limit_seconds=20.0))
     content = folder.read()
-    assert content["status"] == store.KILLED
-    assert "hard limit of 6 s" in content["reason"]
+    assert content["status"] == RunStatus.KILLED
+    assert "hard limit of 20 s" in content["reason"]
     points = folder.points()[0]
     assert sum(point["elapsed"] > 0.3 for point in points) == 1  # the last one, and nothing after it
 
@@ -105,32 +90,32 @@ def test_a_method_that_never_reports_is_killed_at_the_hard_limit(tmp_path: Path)
     begun = time.monotonic()
     folder, _ = run(experiment(tmp_path, plugin("Silent"), budget_seconds=0.1, hard_limit_seconds=5.0))
     assert time.monotonic() - begun < 30.0
-    assert folder.read()["status"] == store.KILLED
+    assert folder.read()["status"] == RunStatus.KILLED
     (row,) = bench.load(tmp_path).to_dict("records")
-    assert row["status"] == store.KILLED
+    assert row["status"] == RunStatus.KILLED
     assert not row["milestone"]
 
 
 def test_too_much_memory_is_a_status(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Hungry"), memory_limit=900_000_000, budget_seconds=60.0))
     content = folder.read()
-    assert content["status"] == store.OUT_OF_MEMORY
+    assert content["status"] == RunStatus.OUT_OF_MEMORY
     assert "MB resident, the limit is 900 MB" in content["reason"]
     assert len(folder.points()[0]) == 1
     folder, _ = run(experiment(tmp_path, plugin("NoMemory")))
-    assert folder.read()["status"] == store.OUT_OF_MEMORY
+    assert folder.read()["status"] == RunStatus.OUT_OF_MEMORY
 
 
 def test_a_process_that_dies_is_a_status(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Dies")))
     content = folder.read()
-    assert content["status"] == store.KILLED
+    assert content["status"] == RunStatus.KILLED
     assert "signal 9" in content["reason"]
 
 
 def test_predictions_that_explode_are_results(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Exploding")))
-    assert folder.read()["status"] == store.FINISHED
+    assert folder.read()["status"] == RunStatus.FINISHED
     frame = bench.load(tmp_path)
     assert np.isnan(frame["rmse"].iloc[0])
     assert frame["rmse"].iloc[1] > 1e100
@@ -162,21 +147,23 @@ def test_two_sweeps_at_once_do_every_run_once(tmp_path: Path) -> None:
     command += ["--budget", "5s", "--threads", "1", "--quiet", "--out", str(tmp_path)]
     for sweep in [subprocess.Popen(command) for _ in range(2)]:
         assert sweep.wait(timeout=120) == 0
-    assert [(len(folder.points()[0]), folder.status()) for folder in store.runs(tmp_path)] == [(1, store.FINISHED)] * 2
+    assert [(len(folder.points()[0]), folder.status()) for folder in store.runs(tmp_path)] == [
+        (1, RunStatus.FINISHED)
+    ] * 2
     assert not list(tmp_path.rglob("aside-*"))
 
 
 def test_a_method_that_exits_or_leaves_a_thread_has_a_status_of_its_own(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Exits")))
-    assert folder.read()["status"] == store.ERROR
+    assert folder.read()["status"] == RunStatus.ERROR
     assert "SystemExit" in folder.read()["reason"]
     folder, _ = run(experiment(tmp_path, plugin("LeavesThread"), hard_limit_seconds=30.0))
-    assert folder.read()["status"] == store.FINISHED
+    assert folder.read()["status"] == RunStatus.FINISHED
 
 
 def test_training_past_the_budget_without_a_word_is_said(tmp_path: Path) -> None:
     folder, _ = run(experiment(tmp_path, plugin("Slow"), budget_seconds=1.0))
-    assert folder.read()["status"] == store.BUDGET
+    assert folder.read()["status"] == RunStatus.BUDGET
 
 
 def test_several_runs_at_a_time(tmp_path: Path) -> None:
@@ -226,31 +213,12 @@ def test_settings_as_users_write_them() -> None:
 SWEEP = """
 import sys
 from pathlib import Path
-from nearexact.bench.running.sweep import Experiment, run_sweep
+from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.sweep import run_sweep
 plugin = sys.argv[2]
 run_sweep(Experiment(methods=[plugin, "mean"], datasets=["step"], seeds=range(2), out=Path(sys.argv[1]), threads=1,
                      budget_seconds=60.0, options={plugin: {"seconds": 0.02, "steps": 30}}))
 """
-
-
-def children_of(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
-def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Those that have not ended after a while. One that was killed may wait for the system to clear it away."""
-
-    def runs(process: psutil.Process) -> bool:
-        try:
-            return bool(process.status() != psutil.STATUS_ZOMBIE)
-        except psutil.NoSuchProcess:
-            return False
-
-    _, left = psutil.wait_procs(processes, timeout=20.0)
-    return [process for process in left if runs(process)]
 
 
 def milestones(out: Path) -> dict[tuple[object, ...], list[float]]:
@@ -284,7 +252,7 @@ def check_kill_and_continue(tmp_path: Path, kills: int) -> None:
     assert killed_and_continued(disturbed, kills, seed=1) >= min(kills, 2)
     assert milestones(disturbed) == milestones(undisturbed)
     for folder in store.runs(disturbed):
-        assert folder.status() == store.FINISHED
+        assert folder.status() == RunStatus.FINISHED
         points, problems = folder.points()
         assert problems == []
         if "plugins" in str(folder.path):
@@ -305,7 +273,7 @@ def test_a_sweep_that_is_killed_twenty_times(tmp_path: Path) -> None:
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path), plugin("Silent")], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60.0
-    while not any(folder.read().get("status") == store.RUNNING for folder in store.runs(tmp_path)):
+    while not any(folder.read().get("status") == RunStatus.RUNNING for folder in store.runs(tmp_path)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     workers = children_of(process.pid)
@@ -313,7 +281,92 @@ def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
     process.communicate(timeout=30)
     assert workers
     assert not still_running(workers)
-    assert [folder.status() for folder in store.runs(tmp_path)] == [store.INTERRUPTED]
+    assert [folder.status() for folder in store.runs(tmp_path)] == [RunStatus.INTERRUPTED]
+
+
+# ---- what methods can do to their process ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [0, 74, 75, 76])
+def test_a_process_may_end_with_any_status(status: int, tmp_path: Path) -> None:
+    method = plugin("ExitsAtOnce")
+    folder, events = run(experiment(tmp_path, method, options={method: {"status": status}}))
+    content = folder.read()
+    assert (content["status"], content["reason"]) == (RunStatus.KILLED, f"exit status {status}")
+    assert content["points"] == 1
+    assert events[-1].status == RunStatus.KILLED
+
+
+def test_an_interrupt_that_a_method_raises_is_its_failure(tmp_path: Path) -> None:
+    one = experiment(tmp_path, plugin("Interrupts"), "mean")
+    folder, _ = run(one)
+    assert (folder.read()["status"], folder.read()["reason"]) == (RunStatus.ERROR, "KeyboardInterrupt: ")
+    assert RunFolder(one.specs()[1].folder(tmp_path)).status() == RunStatus.FINISHED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, processes without a parent cannot be found")
+@pytest.mark.parametrize("seconds", [0.0, 600.0])
+def test_processes_that_leave_the_group_end_with_their_run(seconds: float, tmp_path: Path) -> None:
+    pids, method = tmp_path / "pids", plugin("LeavesProcesses")
+    pids.mkdir()
+    options = {method: {"pids": str(pids), "seconds": seconds}}
+    folder, _ = run(experiment(tmp_path / "results", method, options=options, hard_limit_seconds=20.0))
+    assert folder.status() == (RunStatus.KILLED if seconds else RunStatus.FINISHED)
+    left = [int(path.name) for path in pids.iterdir()]
+    assert len(left) == 3
+    assert not any(psutil.pid_exists(pid) for pid in left)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, shared memory is counted for each process")
+def test_memory_that_processes_share_is_counted_once(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Forks"), memory_limit=1_500_000_000, budget_seconds=60.0))
+    assert folder.read()["status"] == RunStatus.FINISHED
+
+
+def test_what_is_printed_is_kept_up_to_a_size(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Talkative")))
+    assert folder.read()["reason"] == "exit status 3: the end"
+    log = (folder.path / "log.txt").read_text()
+    assert len(log) < 1_200_000
+    assert "bytes are cut here]" in log
+    assert log.split()[0] == "0"
+
+
+def test_run_json_is_kept_up_to_a_size(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Huge")))
+    assert (folder.path / "run.json").stat().st_size < 1_000_000
+    content = folder.read()
+    assert content["status"] == RunStatus.ERROR
+    assert content["reason"].startswith("ValueError: yyy")
+    assert "cut: " in content["reason"]
+    assert content["settings"]["numbers"][:3] == [0, 1, 2]
+
+
+def test_a_report_that_is_too_large_is_the_methods_failure(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("TooMuchInformation")))
+    assert folder.read()["status"] == RunStatus.ERROR
+    assert "must take at most 1048576 bytes as JSON" in folder.read()["reason"]
+
+
+def test_the_test_targets_are_not_in_the_process_of_a_method(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Peeks")))
+    assert folder.read()["status"] == RunStatus.FINISHED
+    assert folder.points()[0][0]["rmse"] > 0.5
+
+
+def test_a_clock_that_a_method_stops_changes_nothing_and_is_noted(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("StopsClock"), budget_seconds=1.0))
+    content = folder.read()
+    assert content["status"] == RunStatus.BUDGET
+    assert content["clock_disagreement_seconds"] > 1.5
+    assert content["training_seconds"] > 1.5
+    assert folder.points()[0][0]["elapsed"] > 1.5
+
+
+def test_a_method_that_writes_into_the_channel_fails(tmp_path: Path) -> None:
+    folder, _ = run(experiment(tmp_path, plugin("Babbles"), hard_limit_seconds=30.0))
+    assert folder.read()["status"] == RunStatus.ERROR
+    assert "the run sent what is not a message" in folder.read()["reason"]
 
 
 # ---- disks -----------------------------------------------------------------------------------------------------------
@@ -336,7 +389,26 @@ sys.exit(main(["bench", "run", "--methods", "mean,linear", "--datasets", "step",
     assert "Traceback" not in result.stderr
     folder = RunFolder(experiment(tmp_path, "mean").specs()[0].folder(tmp_path))
     assert (folder.path / "trace.jsonl").read_bytes() == before
-    assert folder.status() == store.FINISHED
+    assert folder.status() == RunStatus.FINISHED
+
+
+def test_a_disk_that_fills_up_during_a_run_is_an_error_that_says_so(tmp_path: Path) -> None:
+    code = f"""
+import resource
+from pathlib import Path
+from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.sweep import run_sweep
+method = {plugin("Steps")!r}
+resource.setrlimit(resource.RLIMIT_FSIZE, (7000, 7000))
+run_sweep(Experiment(methods=[method], datasets=["step"], out=Path({str(tmp_path)!r}), threads=1,
+                     options={{method: {{"steps": 10_000, "milestones": 1}}}}, budget_seconds=60.0))
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "OSError: results cannot be written to " in result.stderr.splitlines()[-1]
+    (folder,) = store.runs(tmp_path)
+    points, problems = folder.points()
+    assert (len(points) > 5, problems) == (True, [])
+    assert folder.status() == RunStatus.INTERRUPTED
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_that_says_so(tmp_path: Path) -> None:
@@ -359,7 +431,7 @@ def test_the_plan_remembers_what_was_asked(tmp_path: Path) -> None:
 def test_a_log_of_a_sweep_ends_its_last_line(interrupted: bool) -> None:
     written = io.StringIO()
     with suppress(KeyboardInterrupt), sweep_display(3, console=Console(file=written, width=80)) as display:
-        display.show(Event(RunSpec("a_rather_long_name_of_a_data_set_" * 3, "mean", 0, 1.0, 2.0), "finished"))
+        display.show(Event(RunSpec("a_rather_long_name_of_a_data_set_" * 3, "mean", 0, 1.0, 2.0), RunStatus.FINISHED))
         if interrupted:
             raise KeyboardInterrupt
     lines = written.getvalue().splitlines(keepends=True)

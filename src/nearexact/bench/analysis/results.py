@@ -5,7 +5,6 @@ What several tables and figures need of them, such as smoothed points, is comput
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,7 +113,7 @@ def read(folder: Path) -> Results:
     started = set(runs[KEY].itertuples(index=False, name=None))
     waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in store.planned(folder))
     points = tidy(points)
-    return Results(points, runs, waiting, _sizes(runs, points), _fidelity(folder / store.FIDELITY))
+    return Results(points, runs, waiting, _sizes(runs, points), store.read_fidelity(folder))
 
 
 def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
@@ -175,20 +174,3 @@ def _size(name: str, runs: pd.DataFrame, points: pd.DataFrame) -> Size:
     likelihoods = points.loc[(points["dataset"] == name) & (points["method"] == "mean"), "elbo"]
     ratios = (likelihoods / standardised_likelihood(1)).round()
     return Size(next((n for ratio in ratios if (n := as_count(ratio)) is not None), None), None)
-
-
-def _fidelity(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        records = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-        raise ValueError(f"{path} must hold a list of records, got {type(records).__name__}")
-    for record in records:
-        if not all(isinstance(record.get(name), str) for name in ("dataset", "method")):
-            raise ValueError(f"{path} has a record without a data set or a method")
-        if any(isinstance(value, (dict, list)) for value in record.values()):
-            raise ValueError(f"{path} has a record with more than texts and numbers in it")
-    return records

@@ -19,11 +19,10 @@ GROUP = "nearexact.methods"
 
 
 def _in(module: str, attribute: str, **options: Any) -> Callable[..., Method]:
-    """A method of this package; its module, and what that needs, is only imported when it is made."""
+    """A method of this package. Its module, and what that imports, is only imported when the method is made."""
 
     def make(**more: Any) -> Method:
-        found = import_module(f"{__name__}.{module}")
-        method: Method = getattr(found, attribute)(**options, **more)
+        method: Method = getattr(import_module(f"{__name__}.{module}"), attribute)(**options, **more)
         return method
 
     return make
@@ -43,7 +42,7 @@ BUILT_IN: Mapping[str, Callable[..., Method]] = {
 
 
 def names() -> list[str]:
-    """What can be run without naming a file."""
+    """All methods that can be run without naming a file."""
     return [*BUILT_IN, *(point.name for point in entry_points(group=GROUP) if point.name not in BUILT_IN)]
 
 
@@ -65,10 +64,10 @@ def _find(name: str) -> Callable[..., Method]:
     for point in entry_points(group=GROUP):
         if point.name == name:
             try:
-                found: Callable[..., Method] = point.load()
+                factory: Callable[..., Method] = point.load()
             except Exception as error:  # whatever is wrong in that package
                 raise ValueError(f"the method {name!r} ({point.value}) cannot be imported: {error}") from error
-            return found
+            return factory
     path, separator, attribute = name.rpartition(":")
     if separator and path.endswith(".py"):
         return _from_file(Path(path), attribute)

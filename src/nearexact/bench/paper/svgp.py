@@ -18,7 +18,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nearexact.bench import store
-from nearexact.bench.running.sweep import Event, Experiment, run_sweep
+from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.sweep import run_sweep
+from nearexact.bench.running.watcher import Event
 from nearexact.bench.store import RunFolder
 
 

@@ -1,1 +1,1 @@
-"""Making runs: what to run, one process for each, its clock and its recorder, and what the terminal shows meanwhile."""
+"""Running methods: what to run, one process per run, its clock and its recorder, and what the terminal shows."""

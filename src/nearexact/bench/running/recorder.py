@@ -1,20 +1,17 @@
-"""The `report` that a method gets: stops the clock, evaluates when due, writes the trace, watches the budget."""
+"""The `report` that a method gets: stops the clock, asks for predictions when due, watches the budget."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from nearexact.bench import metrics
 from nearexact.bench.protocol import BudgetExhausted, Predict
+from nearexact.bench.running.channel import Channel
 from nearexact.bench.running.clock import TrainingClock
-from nearexact.bench.store import RunFolder
+from nearexact.bench.running.evaluator import Evaluations
+from nearexact.bench.running.peak_memory import PeakMemory
 from nearexact.typing import FloatArray
 
 FIRST_EVALUATION = 0.1  # training seconds
@@ -25,16 +22,14 @@ class Recorder:
     """Implements the Report protocol for one run."""
 
     def __init__(
-        self, folder: RunFolder, X_test: FloatArray, y_test: FloatArray, budget_seconds: float, clock: TrainingClock
+        self, evaluations: Evaluations, X_test: FloatArray, budget_seconds: float, clock: TrainingClock
     ) -> None:
-        self.folder, self.X_test, self.y_test = folder, X_test, y_test
-        self.budget_seconds, self.clock = budget_seconds, clock
-        self.points = 0
-        self.spent = False
-        self.write_error: OSError | None = None  # after which nothing more is accepted
-        self.memory = PeakMemory()
+        self._evaluations, self._X_test = evaluations, X_test
+        self._budget_seconds, self._clock = budget_seconds, clock
+        self._memory = PeakMemory()
+        self._spent = False
         self._due = FIRST_EVALUATION
-        self._evaluating = self._last_evaluation = 0.0  # seconds of wall-clock time: all of them, the last one
+        self._all_evaluations = self._last_evaluation = 0.0  # seconds of wall-clock time
 
     def __call__(
         self,
@@ -47,50 +42,70 @@ class Recorder:
         **info: Any,
     ) -> None:
         """See `protocol.Report`."""
-        with self.clock.paused() as elapsed:
-            if self.spent or self.write_error:  # a method that went on regardless records nothing more
+        with self._clock.paused() as elapsed:
+            if self._spent:  # a method that went on regardless records nothing more
                 raise BudgetExhausted
-            self.spent = elapsed >= self.budget_seconds
-            # On the way, looking must not take longer than what is looked at: a run's wall-clock time is limited too.
-            affordable = self._evaluating + self._last_evaluation <= elapsed
-            if milestone or self.spent or (elapsed >= self._due and affordable):
-                begun = time.perf_counter()
+            self._spent = elapsed >= self._budget_seconds
+            # Except at milestones, evaluation must not outlast training: a run's wall-clock time is limited too.
+            affordable = self._all_evaluations + self._last_evaluation <= elapsed
+            if milestone or self._spent or (elapsed >= self._due and affordable):
+                started = self._clock.now()
                 numbers = {"m": m, "elbo": elbo, "upper_bound": upper_bound, "flops": info.pop("flops", None)}
-                with self.memory.uncounted():
-                    known = {name: float(_now(value)) for name, value in numbers.items() if value is not None}
-                    info = {name: _now(value) for name, value in info.items()}
-                self._record(predict, {"elapsed": elapsed, **known, "milestone": bool(milestone)}, info)
-                self._last_evaluation = time.perf_counter() - begun
-                self._evaluating += self._last_evaluation
+                self._evaluations.pause()
+                try:
+                    self._record(predict, {"elapsed": elapsed, "milestone": bool(milestone)}, numbers, info)
+                finally:
+                    self._evaluations.resume()
+                self._last_evaluation = self._clock.now() - started
+                self._all_evaluations += self._last_evaluation
                 while self._due <= elapsed:
                     self._due *= NEXT_EVALUATION
-            if self.spent:
+            if self._spent:
                 raise BudgetExhausted
 
-    def _record(self, predict: Predict, point: dict[str, Any], info: dict[str, Any]) -> None:
-        predict(self.X_test[:1].copy())  # whatever a method puts off until the first prediction is not prediction
-        begun = time.perf_counter()
-        mean, variance = predict(self.X_test.copy())  # a predictor may work in place
-        mean, variance = _vector(mean, "mean", len(self.y_test)), _vector(variance, "variance", len(self.y_test))
-        point["predict_seconds"] = time.perf_counter() - begun
-        with np.errstate(all="ignore"):  # predictions that explode are a result
-            point["rmse"] = metrics.rmse(self.y_test, mean)
-            point["nlpd"] = metrics.nlpd(self.y_test, mean, variance)
-            for level in metrics.COVERAGE_LEVELS:
-                point[f"coverage_{level}"] = metrics.coverage(self.y_test, mean, variance, level)
-        point["peak_memory_mb"] = self.memory.peak_mb()
-        try:
-            if point["milestone"] or self.spent:  # what a run ends with is kept too
-                self.folder.save_predictions(self.points, mean, variance)
-            self.folder.append({**point, "info": info})
-        except OSError as error:  # not the method's fault, so not for its handlers
-            self.write_error = error
-            raise BudgetExhausted from error
-        self.points += 1
+    def peak_memory_mb(self) -> float:
+        """The most memory so far, without what was only for the trace."""
+        return self._memory.peak_mb()
+
+    def _record(self, predict: Predict, point: dict[str, Any], numbers: dict[str, Any], info: dict[str, Any]) -> None:
+        with self._memory.uncounted():
+            point |= {name: float(_value(number)) for name, number in numbers.items() if number is not None}
+            info = {name: _value(value) for name, value in info.items()}
+        n = len(self._X_test)
+        started = self._clock.now()
+        predict(self._X_test[:1].copy())  # what a method puts off until its first prediction is timed apart
+        warm = self._clock.now()
+        mean, variance = predict(self._X_test.copy())  # a predictor may work in place
+        mean, variance = _vector(mean, "mean", n), _vector(variance, "variance", n)
+        point |= {"predict_seconds": self._clock.now() - warm, "first_predict_seconds": warm - started}
+        point["peak_memory_mb"] = self.peak_memory_mb()
+        self._spent |= self._evaluations.record(point, info, mean, variance)
 
 
-def _now(value: Any) -> Any:
-    """What a method has put off until it is needed, here where the clock stands still."""
+class RemoteEvaluations:
+    """Implements Evaluations for a recorder whose evaluator is at the other end of a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def pause(self) -> None:
+        """Training stands still from now on."""
+        self._channel.send({"kind": "pause"})
+
+    def resume(self) -> None:
+        """Training goes on."""
+        self._channel.send({"kind": "resume"})
+
+    def record(self, point: dict[str, Any], info: dict[str, Any], mean: FloatArray, variance: FloatArray) -> bool:
+        """Send predictions and wait until they are written; whether the training time is spent."""
+        self._channel.send({"kind": "point", "point": point, "info": info}, np.concatenate([mean, variance]))
+        while (answer := self._channel.receive()) is None:
+            pass
+        return bool(answer[0]["spent"])
+
+
+def _value(value: Any) -> Any:
+    """A figure, computed now if the method gave a function for it: here the clock stands still."""
     return value() if callable(value) else value
 
 
@@ -101,34 +116,3 @@ def _vector(values: Any, name: str, n: int) -> FloatArray:
     if array.shape != (n,):
         raise ValueError(f"predict must return a {name} of shape ({n},), got {array.shape}")
     return array
-
-
-class PeakMemory:
-    """The most memory that this process has had resident, as far as it counts."""
-
-    def __init__(self) -> None:
-        self._earlier = 0.0  # before the system's own mark was set back
-
-    def peak_mb(self) -> float:
-        """The most so far."""
-        return max(self._earlier, peak_memory_mb())
-
-    @contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """What is only for the record is no memory that the method needs. Only Linux can forget a peak."""
-        self._earlier = self.peak_mb()
-        yield
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-def peak_memory_mb() -> float:
-    """The most memory that this process has had resident so far."""
-    try:  # where it is to be had, without what the parent process had before
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))) * 1024 / 1e6
-    except (OSError, StopIteration):
-        import resource  # Windows has none
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6

@@ -1,7 +1,7 @@
-"""One run in a process of its own: `python -m nearexact.bench.running.runner <folder> <spec as JSON> [again]`.
+"""One run in a process of its own: `python -m nearexact.bench.running.runner <channel> <data> <spec as JSON>`.
 
-The process holds the folder's lock while it lives, and ends when its standard input is closed: a parent that dies,
-however it dies, leaves no writer behind.
+Channel and data are numbers of inherited files. The data are X_train, y_train and X_test: the test targets stay with
+the sweep, which judges the predictions that come through the channel, and writes everything that is kept.
 """
 
 from __future__ import annotations
@@ -11,122 +11,88 @@ import json
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
-import threading
-import time
 import traceback
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
-from filelock import Timeout
 
-from nearexact.bench import datasets, store
+from nearexact.bench.json_values import bounded
 from nearexact.bench.methods import create
 from nearexact.bench.protocol import BudgetExhausted, Task
+from nearexact.bench.running.channel import Channel
 from nearexact.bench.running.clock import TrainingClock
-from nearexact.bench.running.recorder import Recorder, peak_memory_mb
-from nearexact.bench.store import RunFolder, RunSpec
+from nearexact.bench.running.peak_memory import peak_memory_mb
+from nearexact.bench.running.recorder import Recorder, RemoteEvaluations
+from nearexact.bench.store import RunSpec
 from nearexact.limits import is_out_of_memory
 
-# Exit status where another process holds the folder, or has finished the run, or where nothing can be written.
-LOCKED, DONE_ALREADY, CANNOT_WRITE = 75, 76, 74
 PACKAGES = ("nearexact", "torch", "numpy", "scipy", "scikit-learn", "gpytorch", "pandas")
-WAIT_FOR_LOCK = 5.0  # seconds: somebody may just be looking whether it is held
+PR_SET_PDEATHSIG = 1
 
 
-class _CannotWriteError(Exception):
-    """The results folder cannot be written to: not a result of the method."""
-
-
-def main() -> int:
-    """Make the run that is asked for, under the folder's lock; 0 if it has ended as one of `store.ENDED`."""
-    folder, spec, again = RunFolder(Path(sys.argv[1]).resolve()), RunSpec(**json.loads(sys.argv[2])), sys.argv[3:]
-    lock = folder.lock()
-    try:
-        lock.acquire(timeout=WAIT_FOR_LOCK)
-    except Timeout:
-        return LOCKED
-    if folder.read().get("status") in (store.ENDED if not again else (store.FINISHED, store.BUDGET)):
-        return DONE_ALREADY
-    folder.prepare(spec)
-    folder.update(status=store.RUNNING, started=time.time())
-    try:
-        folder.update(**surroundings(spec))
-        status, reason, details = _run(spec, folder)
-    except KeyboardInterrupt:
-        folder.update(status=store.INTERRUPTED, reason="Ctrl-C")
-        return 130
-    except _CannotWriteError as error:
-        with suppress(OSError):
-            folder.update(status=store.INTERRUPTED, reason=str(error))
-        print(error, file=sys.stderr)
-        return CANNOT_WRITE
-    except BaseException as error:  # a method that wants to exit, or a library that panics
-        status, reason = store.ERROR, f"{type(error).__name__}: {error}"
-        details = {"traceback": traceback.format_exc()}
-    folder.sync()
-    details = {"peak_memory_mb": peak_memory_mb(), **details}
-    folder.update(status=status, reason=reason, finished=time.time(), **details)
-    return 0
-
-
-def _run(spec: RunSpec, folder: RunFolder) -> tuple[str, str, dict[str, Any]]:
-    """Status, reason and what else is worth knowing."""
-    torch.set_num_threads(spec.threads)
+def main() -> None:
+    """Make the run, and say through the channel how it ended."""
+    channel_fd, data_fd, spec = int(sys.argv[1]), int(sys.argv[2]), RunSpec(**json.loads(sys.argv[3]))
+    for fd in (channel_fd, data_fd):
+        os.set_inheritable(fd, False)  # not for the programs that a method starts
+    channel = Channel(socket.socket(fileno=channel_fd))
+    channel.send({"kind": "about", **surroundings(spec)})
+    pid, end = os.getpid(), dict[str, Any](failed=False)
     clock: TrainingClock | None = None
+    memory = peak_memory_mb
     try:
-        data = datasets.load_split(spec.dataset, spec.seed)
-        n_train, inputs = data.X_train.shape
-        folder.update(data={"n_train": n_train, "n_test": len(data.y_test), "inputs": inputs})
+        torch.set_num_threads(spec.threads)
         method = create(spec.method, spec.options)
-        try:
-            folder.update(settings=getattr(method, "__dict__", {}))  # at once: not every run comes to its end
-        except OSError as error:
-            raise _CannotWriteError(error) from error
-        torch.manual_seed(spec.seed)
-        task = Task(
-            dataset=spec.dataset,
-            X_train=data.X_train,
-            y_train=data.y_train,
-            n_test=len(data.y_test),
-            seed=spec.seed,
-            budget_seconds=spec.budget_seconds,
-            memory_limit=_left_of(spec.memory_limit),
-            device=spec.device,
-            threads=spec.threads,
-        )
+        channel.send({"kind": "about", "settings": bounded(getattr(method, "__dict__", {}))})
         if hasattr(method, "prepare"):
             method.prepare()  # imports, above all: they are no training
-        synchronise = torch.cuda.synchronize if spec.device.startswith("cuda") else lambda: None
-        clock = TrainingClock(synchronise=synchronise)
-        recorder = Recorder(folder, data.X_test, data.y_test, spec.budget_seconds, clock)
+        torch.manual_seed(spec.seed)
+        task, X_test = _read_task(spec, data_fd)
+        channel.send({"kind": "start"})
+        clock = TrainingClock(synchronise=torch.cuda.synchronize if spec.device.startswith("cuda") else lambda: None)
+        recorder = Recorder(RemoteEvaluations(channel), X_test, spec.budget_seconds, clock)
+        memory = recorder.peak_memory_mb
         with suppress(BudgetExhausted):
             method.run(task, recorder)
-        if recorder.write_error is not None:
-            raise _CannotWriteError(recorder.write_error)
-        details: dict[str, Any] = {
-            "training_seconds": clock.elapsed(),
-            "points": recorder.points,
-            "peak_memory_mb": recorder.memory.peak_mb(),
+    # Whatever a method does is a result, also where it wants to exit. Ctrl-C does not reach this process: a
+    # KeyboardInterrupt is the method's own.
+    except BaseException as error:
+        end = {
+            "failed": True,
+            "out_of_memory": is_out_of_memory(error),
+            "reason": bounded(f"{type(error).__name__}: {error}"),
+            "traceback": bounded(traceback.format_exc()),
         }
-        if not recorder.points:
-            return store.ERROR, "the method returned without reporting anything", details
-        if recorder.spent or clock.elapsed() >= spec.budget_seconds:
-            return store.BUDGET, f"the training time was spent: {clock.elapsed():.1f} s", details
-        return store.FINISHED, "the method was done", details
-    except _CannotWriteError:
-        raise
-    except Exception as error:  # whatever a method does, it is a result
-        details = {"traceback": traceback.format_exc()}
-        if clock is not None:
-            details["training_seconds"] = clock.elapsed()
-        status = store.OUT_OF_MEMORY if is_out_of_memory(error) else store.ERROR
-        return status, f"{type(error).__name__}: {error}", details
+    if os.getpid() != pid:  # a process that the method has forked, and that came back here
+        return
+    elapsed = None if clock is None else clock.elapsed()
+    channel.send({"kind": "end", **end, "elapsed": elapsed, "peak_memory_mb": memory()})
+
+
+def _read_task(spec: RunSpec, data_fd: int) -> tuple[Task, Any]:
+    """What the method gets, and the test inputs."""
+    with os.fdopen(data_fd, "rb") as file:
+        X_train, y_train, X_test = (np.load(file, allow_pickle=False) for _ in range(3))
+    task = Task(
+        dataset=spec.dataset,
+        X_train=X_train,
+        y_train=y_train,
+        n_test=len(X_test),
+        seed=spec.seed,
+        budget_seconds=spec.budget_seconds,
+        memory_limit=_left_of(spec.memory_limit),
+        device=spec.device,
+        threads=spec.threads,
+    )
+    return task, X_test
 
 
 def _left_of(limit: int | None) -> int | None:
@@ -136,17 +102,10 @@ def _left_of(limit: int | None) -> int | None:
     return max(int(0.9 * (limit - psutil.Process().memory_info().rss)), 1)
 
 
-def _end_with_parent() -> None:
-    """Wait until the pipe from the parent closes, then end this process and whatever it has started."""
-    while os.read(0, 1):  # nothing is ever sent
-        pass
-    os.killpg(0, signal.SIGKILL)
-
-
 def _die_with_parent() -> None:
-    """Ask Linux to end this process with its parent, even while a computation lets no other thread run."""
+    """Ask Linux to end this process with its supervisor, even while a computation lets no other thread run."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def surroundings(spec: RunSpec) -> dict[str, Any]:
@@ -191,8 +150,7 @@ def _git_commit() -> str | None:
 
 if __name__ == "__main__":
     _die_with_parent()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    code = main()
+    main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # at once: threads that a method has left behind are not waited for
+    os._exit(0)  # at once: threads that a method has left behind are not waited for

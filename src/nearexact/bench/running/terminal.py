@@ -1,18 +1,22 @@
-"""A live view of a sweep: per run the current M, bound, error and the time that is left."""
+"""What the terminal shows of a sweep: a live view while it runs, and `bench status` at any time."""
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from nearexact.bench import store
-from nearexact.bench.running.sweep import Event
+from nearexact.bench.running.watcher import Event
+from nearexact.bench.store import RunFolder, RunStatus
 
 REFRESHES_PER_SECOND = 4
 
@@ -28,7 +32,7 @@ class SweepDisplay:
     def show(self, event: Event) -> None:
         """Something has happened."""
         key = (event.spec.dataset, event.spec.method, event.spec.seed)
-        if event.status == store.RUNNING:
+        if event.status == RunStatus.RUNNING:
             self._running[key] = event
         else:
             self._running.pop(key, None)
@@ -54,7 +58,7 @@ def _line(event: Event) -> Text:
     text = f"{event.spec.dataset} {event.spec.method} seed {event.spec.seed}: {event.status}"
     if event.point:
         text += f", RMSE {_number(event.point.get('rmse'), '.4f')} after {event.point['elapsed']:.1f} s"
-    failed = event.status in store.FAILED
+    failed = event.status in store.FAILED_STATUSES
     return Text(f"{text}: {event.reason}" if failed else text, style="red" if failed else "")
 
 
@@ -75,3 +79,62 @@ def sweep_display(total: int, *, enabled: bool = True, console: Console | None =
     finally:
         if not live.console.is_terminal:
             live.console.line()  # which the last view lacks there
+
+
+def summarise(results: Path) -> list[RenderableType]:
+    """What became of the runs below a folder, for `bench status`: the parts to print."""
+    if not results.is_dir():
+        raise ValueError(f"there is no folder {str(results)!r} with results")
+    specs = {spec.folder(results): spec for spec in store.planned(results)}
+    folders = {run.path: run for run in store.runs(results) if _is_sound(run)} | {
+        path: RunFolder(path) for path in specs
+    }
+    states = {path: run.status() for path, run in sorted(folders.items())}
+    if not states:
+        return [Text(f"{results} holds no runs")]
+    parts: list[RenderableType] = [_counts(folders, states)]
+    failures = Table("failed", "status", "reason", box=None)
+    for path, status in states.items():
+        if status in store.FAILED_STATUSES:
+            reason = Text(str(folders[path].read().get("reason", "")))  # as text: it may look like markup
+            failures.add_row(Text(str(path.relative_to(results))), status, reason)
+    if failures.row_count:
+        parts.append(failures)
+    left = [path for path, status in states.items() if status not in store.ENDED_STATUSES]
+    if left:
+        seconds = sum(_expected(path, folders, states, specs[path].budget_seconds) for path in left if path in specs)
+        parts.append(Text(f"{len(left)} of {len(states)} runs left, about {seconds / 60.0:.0f} min"))
+    else:
+        parts.append(Text(f"all {len(states)} runs are done"))
+    return parts
+
+
+def _counts(folders: dict[Path, RunFolder], states: dict[Path, RunStatus]) -> Table:
+    """Runs of each method by status, and their time on the clock and off it."""
+    columns = sorted(set(states.values()))
+    table = Table("method", *columns, "training", "evaluation", box=None)
+    for method in sorted({path.parent.name for path in states}):
+        paths = [path for path in states if path.parent.name == method]
+        numbers = Counter(states[path] for path in paths)
+        contents = [folders[path].read() for path in paths]
+        sums = [sum(c.get(name) or 0.0 for c in contents) for name in ("training_seconds", "evaluation_seconds")]
+        table.add_row(method, *(str(numbers[status] or "") for status in columns), *(f"{s:.1f} s" for s in sums))
+    return table
+
+
+def _is_sound(run: RunFolder) -> bool:
+    problem = run.problem()
+    if problem:
+        warnings.warn(problem, stacklevel=3)
+    return not problem
+
+
+def _expected(path: Path, folders: dict[Path, RunFolder], states: dict[Path, RunStatus], budget: float) -> float:
+    """Wall-clock seconds of a run: as long as those with the same method and data set took, else its budget."""
+    took = []
+    for other, status in states.items():
+        if status in store.ENDED_STATUSES and other.parent == path.parent:
+            content = folders[other].read()
+            if content.get("finished") and content.get("started"):
+                took.append(content["finished"] - content["started"])
+    return sum(took) / len(took) if took else budget

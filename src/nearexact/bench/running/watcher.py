@@ -1,0 +1,296 @@
+"""One run as the sweep sees it: starts its processes, judges what it reports, enforces limits, writes what is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from filelock import Timeout
+
+from nearexact.bench import datasets, store
+from nearexact.bench.running import supervisor
+from nearexact.bench.running.channel import Channel
+from nearexact.bench.running.evaluator import Evaluator
+from nearexact.bench.store import RunFolder, RunSpec, RunStatus
+from nearexact.limits import is_out_of_memory
+
+LOOK_AGAIN_SECONDS = 0.1
+WAIT_FOR_LOCK = 5.0  # seconds: somebody may just be looking whether it is held
+WAIT_FOR_END = 2.0 * supervisor.KILLING_SECONDS
+MESSAGES_AT_ONCE = 100
+ANSWER_SECONDS = 5.0  # a run that does not read an answer for so long does not want it
+MACHINE_SHARE = 0.9  # of the machine's memory, which no run may exceed even without a limit of its own
+ABOUT = ("versions", "hardware", "threads", "git_commit", "settings")  # what a run says about itself
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something to show: a run and where it stands. `point` is the last line of its trace."""
+
+    spec: RunSpec
+    status: RunStatus
+    reason: str = ""
+    point: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a run ended."""
+
+    status: RunStatus
+    reason: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def make_run(
+    spec: RunSpec,
+    results: Path,
+    *,
+    retry_failed: bool,
+    stop: threading.Event,
+    on_event: Callable[[Event], None],
+) -> Event:
+    """Make a run unless another sweep makes it or has made it. After `stop` it is ended, and is interrupted."""
+    folder = RunFolder(spec.folder(results).resolve())
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        with folder.lock().acquire(timeout=WAIT_FOR_LOCK):
+            return _make_run_locked(spec, folder, retry_failed, stop, on_event)
+    except Timeout:
+        return Event(spec, RunStatus.ELSEWHERE, "another process is writing this run")
+    except OSError as error:
+        raise OSError(f"results cannot be written to {folder.path}: {error}") from error
+
+
+def _make_run_locked(
+    spec: RunSpec, folder: RunFolder, retry_failed: bool, stop: threading.Event, on_event: Callable[[Event], None]
+) -> Event:
+    content = folder.read()
+    if content.get("status") in (store.SUCCESSFUL_STATUSES if retry_failed else store.ENDED_STATUSES):
+        return Event(spec, RunStatus(content["status"]), content.get("reason", ""), folder.last_point())
+    folder.prepare(spec)
+    folder.update(status=RunStatus.RUNNING, started=time.time())
+    try:
+        split = datasets.load_split(spec.dataset, spec.seed)
+    except Exception as error:  # data that cannot be read are a result like any other
+        end = _failure(error)
+    else:
+        n_train, inputs = split.X_train.shape
+        folder.update(data={"n_train": n_train, "n_test": len(split.y_test), "inputs": inputs})
+        with _RunProcess(spec, folder, split) as process:
+            del split
+            watched = process.watch(stop, on_event)
+        if watched is None:
+            folder.update(status=RunStatus.INTERRUPTED, reason="the sweep was stopped")
+            return Event(spec, RunStatus.INTERRUPTED)
+        end = watched
+    folder.sync()
+    folder.update(status=end.status, reason=end.reason, finished=time.time(), **end.details)
+    return Event(spec, end.status, end.reason, folder.last_point())
+
+
+def _failure(error: Exception) -> _End:
+    status = RunStatus.OUT_OF_MEMORY if is_out_of_memory(error) else RunStatus.ERROR
+    return _End(status, f"{type(error).__name__}: {error}", {"traceback": traceback.format_exc()})
+
+
+class _RunProcess:
+    """The processes of a run while it is under way."""
+
+    def __init__(self, spec: RunSpec, folder: RunFolder, split: datasets.Split) -> None:
+        self._spec, self._folder = spec, folder
+        self._evaluator = Evaluator(folder, split.y_test, spec.budget_seconds)
+        self._end: _End | None = None
+        self._about: dict[str, Any] = {}
+        here, there = socket.socketpair()
+        self._channel = Channel(here, longest_array=2 * len(split.y_test))
+        threads = {name: str(spec.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        with there, tempfile.TemporaryFile() as data:
+            for array in (split.X_train, split.y_train, split.X_test):
+                np.save(data, array)
+            data.seek(0)
+            fds = [there.fileno(), data.fileno()]
+            runner = [sys.executable, "-P", "-m", "nearexact.bench.running.runner", *map(str, fds)]
+            command = [sys.executable, "-P", supervisor.__file__, str(folder.path / store.LOG), ",".join(map(str, fds))]
+            self._started = time.monotonic()
+            self._supervisor = subprocess.Popen(
+                [*command, *runner, json.dumps(asdict(spec))],
+                stdin=subprocess.PIPE,  # never written to: when it closes, by whatever cause, the run ends
+                stdout=subprocess.PIPE,
+                env={**os.environ, **threads},
+                pass_fds=fds,
+                start_new_session=True,  # Ctrl-C is for the sweep, which then ends its runs
+            )
+
+    def __enter__(self) -> _RunProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all processes, if they have not ended, and wait until they are gone."""
+        self._stop()
+        self._channel.close()
+
+    def watch(self, stop: threading.Event, on_event: Callable[[Event], None]) -> _End | None:
+        """Follow the run until it has ended, or is ended; None if it was interrupted."""
+        end: _End | None = None
+        while end is None:
+            if stop.is_set():
+                return None
+            ended = self._supervisor.poll() is not None  # before the last messages are read
+            try:
+                for _ in range(MESSAGES_AT_ONCE):  # limits are enforced in between
+                    if not self._handle_message(0.0 if ended else LOOK_AGAIN_SECONDS):
+                        break
+            except (ValueError, TypeError, KeyError) as error:
+                end = _End(RunStatus.ERROR, f"the run sent what is not a message: {type(error).__name__}: {error}")
+                break
+            on_event(Event(self._spec, RunStatus.RUNNING, point=self._evaluator.last_point))
+            end = self._end if ended and self._end else self._beyond_limits()
+            if ended and end is None:
+                end = _End(RunStatus.KILLED, self._last_words())
+        self._stop()
+        return self._with_details(end)
+
+    def _handle_message(self, timeout: float) -> bool:
+        """Read and obey at most one message; whether something came."""
+        try:
+            message = self._channel.receive(timeout)
+        except TimeoutError:
+            return False
+        except EOFError:  # nothing more will come, though the process may go on for a while
+            time.sleep(timeout)
+            return False
+        if message is None:
+            return True
+        content, numbers = message
+        kind = content["kind"]
+        if kind == "about":
+            self._about |= {name: content[name] for name in ABOUT if name in content}
+            self._folder.update(**self._about)
+        elif kind == "start":
+            self._evaluator.start()
+        elif kind == "pause":
+            self._evaluator.pause()
+        elif kind == "resume":
+            self._evaluator.resume()
+        elif kind == "point":
+            self._record(content, numbers)
+        elif kind == "end":
+            self._end = self._end_from(content)
+        else:
+            raise ValueError(f"of the kind {kind!r}")
+        return True
+
+    def _record(self, content: dict[str, Any], numbers: Any) -> None:
+        point, info, n = dict(content["point"]), dict(content["info"]), len(self._evaluator.y_test)
+        if len(numbers) != 2 * n:
+            raise ValueError(f"{len(numbers)} numbers for {n} test points")
+        spent = self._evaluator.record(point, info, numbers[:n], numbers[n:])
+        with suppress(OSError):
+            self._channel.send({"spent": spent}, timeout=ANSWER_SECONDS)
+
+    def _end_from(self, content: dict[str, Any]) -> _End:
+        seconds = None if content["elapsed"] is None else self._evaluator.training_seconds(content["elapsed"])
+        details = {"training_seconds": seconds, "peak_memory_mb": float(content["peak_memory_mb"])}
+        if content["failed"]:
+            status = RunStatus.OUT_OF_MEMORY if content["out_of_memory"] else RunStatus.ERROR
+            return _End(status, str(content["reason"]), {**details, "traceback": str(content["traceback"])})
+        if not self._evaluator.points:
+            return _End(RunStatus.ERROR, "the method returned without reporting anything", details)
+        if self._evaluator.spent or seconds is None or seconds >= self._spec.budget_seconds:
+            return _End(RunStatus.BUDGET, f"the training time was spent: {seconds:.1f} s", details)
+        return _End(RunStatus.FINISHED, "the method was done", details)
+
+    def _with_details(self, end: _End) -> _End:
+        """The end of a run with what is known of it here."""
+        evaluator = self._evaluator
+        last = {"training_seconds": evaluator.last_point.get("elapsed")}
+        last["peak_memory_mb"] = evaluator.last_point.get("peak_memory_mb")
+        details = {
+            **last,
+            "points": evaluator.points,
+            "evaluation_seconds": evaluator.evaluation_seconds,
+            "wall_seconds": time.monotonic() - self._started,
+            **end.details,
+        }
+        if evaluator.lost_seconds:
+            details["clock_disagreement_seconds"] = evaluator.lost_seconds
+        return _End(end.status, end.reason, details)
+
+    def _beyond_limits(self) -> _End | None:
+        """How the run has to be ended, if it has gone too far."""
+        hard_limit = self._spec.hard_limit_seconds
+        if time.monotonic() - self._started > hard_limit:
+            return _End(RunStatus.KILLED, f"the hard limit of {hard_limit:g} s of wall-clock time has passed")
+        limit = self._spec.memory_limit or MACHINE_SHARE * psutil.virtual_memory().total
+        used = _memory_above(self._supervisor.pid, limit)
+        if used is not None:
+            reason = f"{used / 1e6:.0f} MB resident, the limit is {limit / 1e6:.0f} MB"
+            return _End(RunStatus.OUT_OF_MEMORY, reason)
+        return None
+
+    def _last_words(self) -> str:
+        """Why a process ended that did not say so itself."""
+        assert self._supervisor.stdout is not None
+        try:
+            status = json.loads(self._supervisor.stdout.read())["exit_status"]
+        except (ValueError, KeyError, TypeError):
+            return "the process that supervises the run was ended"
+        if status == -9:
+            return "ended by signal 9 from outside: perhaps the system ran out of memory"
+        log = self._folder.log_tail()
+        return f"exit status {status}{': ' + log[-1] if log else ''}"
+
+    def _stop(self) -> None:
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.close()  # tells it to end everything
+        try:
+            self._supervisor.wait(WAIT_FOR_END)
+        except subprocess.TimeoutExpired:
+            self._supervisor.kill()
+            self._supervisor.wait()
+
+
+def _memory_above(pid: int, limit: float) -> int | None:
+    """Bytes that the descendants of a process use together, if that is more than the limit.
+
+    Pages that several of them share count once: a proportional share for each (PSS). That takes the system a while to
+    compute, so it is only asked for where the simple sum is above the limit.
+    """
+    with suppress(psutil.Error):
+        processes = psutil.Process(pid).children(recursive=True)
+        for memory in (_resident, _proportional):
+            used = sum(memory(process) for process in processes)
+            if used <= limit:
+                return None
+        return used
+    return None
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:  # it has just ended
+        return 0
+
+
+def _proportional(process: psutil.Process) -> int:
+    try:
+        memory = process.memory_full_info()
+        return int(getattr(memory, "pss", memory.rss))  # only Linux has it
+    except psutil.Error:
+        return _resident(process)
