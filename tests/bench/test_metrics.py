@@ -11,6 +11,7 @@ from scipy import stats
 from nearexact import bench
 from nearexact.bench import metrics
 from nearexact.bench.running.clock import TrainingClock
+from nearexact.bench.running.evaluator import Evaluator
 from nearexact.bench.running.recorder import Recorder
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 
@@ -41,7 +42,7 @@ def test_every_evaluation_records_coverage(tmp_path: Path) -> None:
     folder = RunFolder(spec.folder(tmp_path))
     folder.prepare(spec)
     y = np.array([0.0, 0.5, 1.0, 1.8])
-    report = Recorder(folder, np.zeros((4, 2)), y, 60.0, TrainingClock())
+    report = Recorder(Evaluator(folder, y, 60.0), np.zeros((4, 2)), 60.0, TrainingClock())
     report(lambda X: (np.zeros(len(X)), np.ones(len(X))), milestone=True)
     report(lambda X: (np.full(len(X), np.nan), np.ones(len(X))), milestone=True)
     folder.update(status=RunStatus.FINISHED)
