@@ -1,1 +1,4 @@
-"""From recorded points to statements: curves, checkpoints, targets, frontiers and verdicts. Draws nothing, and imports no torch."""
+"""From recorded points to statements: curves, checkpoints, targets, frontiers and verdicts.
+
+Draws nothing, and imports no torch.
+"""
