@@ -38,6 +38,7 @@ def write_mixture(folder: Path, damage: dict[str, Any], info: dict[str, Any]) ->
         write_run(folder, "alpha", method, 0, trace)
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", STRANGE, ids=str)
 def test_strange_values_in_the_information_of_points_are_no_numbers(value: Any, tmp_path: Path) -> None:
     names = ("scheduled_m", "stopped", "complete", "cut_short", "lower_bound", "exact_lml", "jitter")

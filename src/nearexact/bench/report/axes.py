@@ -47,6 +47,7 @@ def limits(points: pd.DataFrame, metric: Metric, n: int | None) -> tuple[float, 
 def coverage_limits(points: pd.DataFrame, column: str) -> tuple[float, float]:
     """Around the level that the coverage should have, wide enough for almost all recorded coverages."""
     aim = int(column.rpartition("_")[2]) / 100.0
-    shares = trained(points)[column].dropna()
+    shares = trained(points)[column]
+    shares = shares[np.isfinite(shares)]
     low, high = (float(shares.quantile(0.02)), float(shares.quantile(0.98))) if len(shares) else (aim, aim)
     return max(min(aim - 0.1, low - 0.03), -0.02), min(max(aim + 0.1, high + 0.03), 1.02)
