@@ -257,6 +257,42 @@ def test_mistakes_are_one_line_and_status_2(
     assert "Traceback" not in output.err
 
 
+@pytest.mark.parametrize("column", ["size", "price"])
+@pytest.mark.parametrize("cell", ["1e300", "-1e300", "1e999", "-inf"])
+@pytest.mark.parametrize("row", [0, 8])  # one to train on and one to test on
+def test_a_number_too_large_to_compute_with_is_named(
+    cell: str, column: str, row: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = houses(20).astype({column: str})
+    frame.loc[row, column] = cell
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    arguments = ["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(tmp_path / "m.nx"), *QUICK]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert f"column '{column}' has '{cell}' in row {row + 1}, where " in error
+    assert error.count("\n") == 1
+
+
+def test_a_huge_number_in_new_rows_is_named(fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = houses(5, seed=1).assign(size=1e300)
+    new.to_parquet(tmp_path / "new.parquet")
+    assert main(["predict", str(fitted), str(tmp_path / "new.parquet"), "-o", str(tmp_path / "out.csv")]) == 2
+    assert "column 'size' has '1e+300' in row 1, where numbers must be below 1e+150" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kernel", ["auto", "se"])
+def test_a_tiny_time_limit_gives_a_model_all_the_same(
+    kernel: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    houses(60).to_csv(tmp_path / "t.csv", index=False)
+    options = ["--target", "price", "-o", str(tmp_path / "m.nx"), "--kernel", kernel, "--time-limit", "0.0001s"]
+    assert main(["fit", str(tmp_path / "t.csv"), *options, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["kernel"] == "se"
+    assert ("no time was left to choose a kernel: se was taken untried" in result["notes"]) == (kernel == "auto")
+    assert len(nearexact.load(tmp_path / "m.nx").inducing_points_) > 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

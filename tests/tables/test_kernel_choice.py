@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.tree import DecisionTreeRegressor
 
 from nearexact import SGPRegressor
 from nearexact.bench import datasets
 from nearexact.gp.safety import NumericalError
-from nearexact.kernels import ArcCosine, Composite, Linear
+from nearexact.kernels import ArcCosine, Composite, Linear, SquaredExponential
 from nearexact.tables.kernel_choice import KERNELS, Trial, best_of, best_splits, check_kernel, choose, named
 
 STATIONARY = ("se", "matern12", "matern32", "matern52")
@@ -67,12 +68,23 @@ def test_splits_are_where_the_target_jumps() -> None:
     assert isinstance(named("arccosine-split", X, y).kernel, ArcCosine)
 
 
+def test_splits_are_those_of_trees_with_one_node() -> None:
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=(150, 120)), rng.integers(0, 4, size=(150, 3))])  # more than fit in one block
+    y = np.sin(X[:, 0]) + X[:, -1] + 0.1 * rng.normal(size=150)
+    trees = [DecisionTreeRegressor(max_depth=1).fit(X[:, [d]], y).tree_.threshold[0] for d in range(X.shape[1])]
+    np.testing.assert_allclose(np.array(best_splits(X, y)) * X.std(0) + X.mean(0), trees, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(best_splits(X, np.ones(150)), 0.0, atol=1e-12)  # nothing to split: the mean
+
+
 def test_no_time_is_no_reason_to_fail() -> None:
     X, y = datasets.find("step").load()
     told: list[Trial] = []
     choice = choose(X, y, time_limit=0.3, on_trial=lambda trial, model: told.append(trial))
     assert choice.name in KERNELS
     assert tuple(told) == choice.trials
+    untried = choose(X, y, time_limit=1e-9)
+    assert (untried.name, untried.kernel, untried.rows) == ("se", SquaredExponential(), 0)
 
 
 def test_unknown_kernels_are_named() -> None:

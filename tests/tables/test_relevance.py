@@ -45,3 +45,24 @@ def test_a_tiny_lengthscale_is_no_more_relevant_than_the_signal_allows() -> None
     recipe = Recipe("y", (Column("x", "number"), Column("k", "boolean")))
     kernel = SquaredExponential([1.0, 1e-5]) + Linear([9.0, 1e-5])
     assert [entry.column for entry in relevances(kernel, np.zeros((1, 2)), recipe)] == ["x", "k"]
+
+
+def test_relevance_of_many_inputs_takes_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took one for each input, and so a time that grew with the square of their number."""
+    calls, evaluate = [], Kernel.__call__
+
+    def counted(self: Kernel, *matrices: np.ndarray) -> np.ndarray:
+        calls.append(matrices)
+        return evaluate(self, *matrices)
+
+    monkeypatch.setattr(Kernel, "__call__", counted)
+    d = 1500
+    lengthscales = np.random.default_rng(0).uniform(0.5, 5.0, size=d)
+    recipe = Recipe("y", tuple(Column(f"x{i}", "number") for i in range(d)))
+    rows = np.random.default_rng(1).normal(size=(60, d))
+    ranking = relevances(SquaredExponential(lengthscales), rows, recipe)
+    order = np.argsort(lengthscales)
+    assert [entry.column for entry in ranking] == [f"x{i}" for i in order]
+    changes = np.sqrt(1.0 - np.exp(-0.5 / lengthscales[order] ** 2))
+    np.testing.assert_allclose([entry.relevance for entry in ranking], changes / changes[0], rtol=1e-6)
+    assert len(calls) < d / 10

@@ -35,6 +35,16 @@ def cleaned(cells: pd.Series) -> pd.Series:
     return text.mask(text.isin(MISSING))
 
 
+def is_empty(cells: pd.Series) -> bool:
+    """Whether all cells are missing."""
+    given = cells.dropna()
+    if not is_text(cells) or given.empty:
+        return bool(given.empty)
+    if given.iloc[0].strip() not in MISSING:  # as nearly always
+        return False
+    return bool(cleaned(given).isna().all())
+
+
 def numbers(cells: pd.Series, decimal: str) -> tuple[FloatArray, np.ndarray]:
     """Numbers, and which cells are not missing and yet none."""
     if not is_text(cells):

@@ -19,6 +19,7 @@ from nearexact.typing import FloatArray
 Kind = Literal["number", "boolean", "date", "category"]
 KINDS = ("number", "boolean", "date", "category")
 MAX_CATEGORIES = 20
+LARGEST_NUMBER = 1e150  # its square is still finite; a larger one is a mistake that would make all others alike
 CYCLES = {"year": 365.2425, "day": 1.0}  # days
 TWO_YEARS = 2 * 365.0  # days; in less, the time of year cannot be told from the trend
 
@@ -38,7 +39,7 @@ class Column:
         """One number per cell, NaN where it is missing: [n]."""
         if self.kind == "number":
             values, wrong = cells.numbers(series, decimal)
-            wrong = wrong | np.isinf(values)
+            wrong = wrong | (np.abs(values) >= LARGEST_NUMBER)
         elif self.kind == "boolean":
             values, wrong = cells.booleans(series)
         elif self.kind == "date":
@@ -47,8 +48,10 @@ class Column:
             values, wrong = cells.codes(series, self.categories)
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
+            huge = self.kind == "number" and np.isfinite(values[at])
+            expected = f"numbers must be below {LARGEST_NUMBER:g} in size" if huge else self._expected()
             raise ValueError(
-                f"column {self.name!r} has {_shown(series.iloc[at])} in row {at + first_row}, where {self._expected()}"
+                f"column {self.name!r} has {_shown(series.iloc[at])} in row {at + first_row}, where {expected}"
             )
         return values
 

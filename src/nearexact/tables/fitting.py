@@ -151,8 +151,11 @@ class _Search:
         choice = choose(
             self.X, self.y, time_limit=limit, memory_limit=self.memory_limit, seed=self.seed, on_trial=self._tried
         )
-        of = f"{choice.rows} of {len(self.y)}" if choice.rows < len(self.y) else "all"
-        self.on_event(f"kernel: {choice.name} has the best bound of {len(KERNELS)} on {of} rows")
+        if not choice.rows:
+            self.notes.append(f"no time was left to choose a kernel: {choice.name} was taken untried")
+            return choice
+        rows = f"{choice.rows} of {len(self.y)}" if choice.rows < len(self.y) else "all"
+        self.on_event(f"kernel: {choice.name} has the best bound of {len(KERNELS)} on {rows} rows")
         return choice
 
     def _tried(self, trial: Trial, model: SGPRegressor | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def open_table(
             file = ParquetTable(path, tuple(name for name in schema.names if not name.startswith("__index_level_")))
         else:
             file = CsvTable(path, sniff(path, spelling, wanted))
-    twice = sorted({name for name in file.columns if file.columns.count(name) > 1})
+    twice = sorted(name for name, count in Counter(file.columns).items() if count > 1)
     if twice:
         raise ValueError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}")
     return file

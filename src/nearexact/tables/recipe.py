@@ -67,7 +67,8 @@ class Recipe:
     def check_columns(self, file: TableFile, *, with_target: bool = False) -> None:
         """Raise a ValueError that names what the file lacks."""
         needed = [*self.names, self.target] if with_target else self.names
-        lacking = [name for name in needed if name not in file.columns]
+        present = set(file.columns)
+        lacking = [name for name in needed if name not in present]
         if lacking:
             raise ValueError(f"{file.path} lacks {_listed('column', lacking)}; it has {_some(file.columns)}")
 
@@ -165,10 +166,10 @@ def prepare(
     left_out = dict.fromkeys(ignore, "ignored")
     columns, parts = [], []
     for name in frame.columns.drop(target):
-        reason, column = _column(name, frame[name], file.decimal, max_categories, day_first)
-        if column is None:
-            left_out[name] = reason
+        if cells.is_empty(frame[name]):
+            left_out[name] = "empty"
             continue
+        column = recognise(name, frame[name], file.decimal, max_categories=max_categories, day_first=day_first)
         values = column.values(frame[name], file.decimal)
         if len(np.unique(values)) < 2:  # NaN counts as one
             left_out[name] = "constant"
@@ -213,15 +214,6 @@ def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
     more = f" and {len(named) - NAMED_AT_MOST} more" if len(named) > NAMED_AT_MOST else ""
     fact = f"missing values in {', '.join(named[:NAMED_AT_MOST])}{more}{where}"
     return problem(fact, "pass --missing drop or --missing median, or fill them in")
-
-
-def _column(
-    name: str, series: pd.Series, decimal: str, max_categories: int, day_first: bool | None
-) -> tuple[str, Column | None]:
-    text = cells.cleaned(series) if cells.is_text(series) else series
-    if text.isna().all():
-        return "empty", None
-    return "", recognise(name, series, decimal, max_categories=max_categories, day_first=day_first)
 
 
 def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:

@@ -14,6 +14,8 @@ from nearexact.tables.recipe import Recipe
 from nearexact.typing import FloatArray
 
 ROWS = 50  # over which the change of the function is averaged
+MOST_CELLS = 2**26  # that are computed with: with thousands of inputs fewer rows must do
+CELLS_AT_ONCE = 2**21  # in memory
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,16 @@ def _expected_changes(kernel: Kernel, rows: FloatArray) -> FloatArray:
     E(f(x′) − f(x))² = k(x, x) + k(x′, x′) − 2k(x, x′). With a short lengthscale that is √2 times the signal's standard
     deviation and no more; with a long one it falls like its inverse.
     """
-    changes = np.empty(rows.shape[1])
-    for i in range(len(changes)):
-        moved = rows + (np.arange(len(changes)) == i)
-        squares = kernel.diag(rows) + kernel.diag(moved) - 2.0 * np.diagonal(kernel(rows, moved))
-        changes[i] = math.sqrt(max(float(squares.mean()), 0.0))
-    return changes
+    d = rows.shape[1]
+    rows = rows[: max(min(ROWS, MOST_CELLS // d**2), 1)]
+    blocks = np.array_split(np.arange(d), math.ceil(d**2 / CELLS_AT_ONCE))
+    squares = np.zeros(d)
+    for row in rows[:, None]:  # [1, D]
+        for inputs in blocks:
+            moved = np.repeat(row, len(inputs), axis=0)  # one row for each input
+            moved[np.arange(len(inputs)), inputs] += 1.0
+            squares[inputs] += kernel.diag(row) + kernel.diag(moved) - 2.0 * kernel(moved, row)[:, 0]
+    return np.sqrt(np.maximum(squares / len(rows), 0.0))
 
 
 def _lengthscales(kernel: Kernel, d: int) -> FloatArray:
