@@ -6,8 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from nearexact.commands import bench, datasets, paper
-from nearexact.commands import model as data
+from nearexact.commands import bench, datasets, model, paper
 
 WRONG_USE, CTRL_C = 2, 130
 
@@ -35,8 +34,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="nearexact", description="Near-exact Gaussian processes, and their benchmark."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for part in (data, bench, datasets, paper):
-        part.register(commands)
+    for module in (model, bench, datasets, paper):
+        module.register(commands)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What notebooks show of fitted estimators and certificates: small tables in HTML. Whatever is shown is escaped."""
+"""How notebooks show fitted estimators and certificates: as small HTML tables, in which all text is escaped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def certificate_html(certificate: Certificate) -> str:
 
 
 def estimator_html(model: SGPRegressor | GPRegressor) -> str:
-    """What a fitted estimator has learnt."""
+    """The fitted hyperparameters, the certificate and the number of inducing points."""
     rows = [
         ("inducing points", escape(str(len(model.inducing_points_)))),
         *_certificate_rows(model.certificate_),
@@ -56,7 +56,7 @@ def _inputs(model: SGPRegressor | GPRegressor) -> str:
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Names are escaped here, values by whoever made them."""
+    """Names are escaped here; values must already be HTML."""
     body = "".join(f'<tr><th style="text-align:left">{escape(n)}</th><td>{value}</td></tr>' for n, value in rows)
     caption = f'<caption style="text-align:left;font-weight:bold">{escape(title)}</caption>'
     return f'<table class="nearexact">{caption}<tbody>{body}</tbody></table>'

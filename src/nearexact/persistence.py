@@ -244,7 +244,7 @@ def _stage(description: dict[str, Any], version: int) -> Stage:
 
 
 def _number(value: Any) -> float:
-    """A number that may be infinite: a bound that is not known is."""
+    """A number, which may be infinite: a bound that could not be computed is."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or math.isnan(value):
         raise ValueError(f"expected a number, got {value!r}")
     return float(value)

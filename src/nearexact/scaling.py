@@ -8,7 +8,7 @@ import numpy as np
 
 from nearexact.typing import FloatArray
 
-# A column whose standard deviation is below this many roundings of its largest value is constant.
+# A column counts as constant if its standard deviation is below this many rounding errors of its largest value.
 ROUNDINGS = 8.0
 CHUNK_ELEMENTS = 2**16
 
@@ -31,9 +31,9 @@ class Scaling:
         mean = np.sum([(chunk / unit).sum(0) for chunk in chunks], axis=0) / n
         deviation = np.sqrt(np.sum([np.square(chunk / unit - mean).sum(0) for chunk in chunks], axis=0) / n)
         constant = deviation <= ROUNDINGS * number.eps
-        vanishing = ~constant & (deviation * unit < number.tiny)  # too small to be divided by: left as it is, next to 0
-        # A constant column keeps its own value as the shift: the mean may be off by a rounding.
-        # And it is measured in units of its own size, since it has no other.
+        vanishing = ~constant & (deviation * unit < number.tiny)  # too small to divide by: the column is left unscaled
+        # The shift of a constant column is its value, since the mean may differ from that by a rounding error, and its
+        # scale is its own size: it has no other.
         shift = np.where(constant | vanishing, values[0], mean * unit)
         return Scaling(shift, np.where(constant, unit, np.where(vanishing, 1.0, deviation * unit)))
 

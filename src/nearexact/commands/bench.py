@@ -1,4 +1,4 @@
-"""`nearexact bench`: methods under time budgets, and what came of it."""
+"""`nearexact bench`: run methods under time budgets, and look at the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(commands: Any) -> None:
 def _add(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="make the runs of an experiment that are not done yet")
+    run = commands.add_parser("run", help="start the runs of an experiment that are not done yet")
     run.add_argument("experiment", nargs="?", type=Path, help="a TOML file with the settings below; flags override it")
     run.add_argument("--methods", help="names or file.py:Class, with commas between")
     run.add_argument("--datasets", help="names or path.csv:target, with commas between")
@@ -36,7 +36,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--threads", type=int, help="of a run; all cores divided by the jobs")
     run.add_argument("--jobs", type=int, help="runs at the same time; timings are only comparable with 1, the default")
     run.add_argument("--device", help="cpu (default) or cuda")
-    run.add_argument("--retry-failed", action="store_true", help="make failed runs again")
+    run.add_argument("--retry-failed", action="store_true", help="repeat failed runs")
     run.add_argument("--quiet", action="store_true", help="no display")
     run.set_defaults(command=_run)
 
@@ -53,7 +53,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     export.add_argument("-o", "--output", type=Path, required=True, help="a .csv or .parquet file")
     export.set_defaults(command=_export)
 
-    fidelity = commands.add_parser("fidelity", help="how near to the exact GP, and why not: posterior or parameters")
+    fidelity = commands.add_parser("fidelity", help="distance from the exact GP: of posterior, of hyperparameters")
     fidelity.add_argument("results", type=Path)
     fidelity.add_argument("--memory-limit", help='for the exact GP, such as "8GB"; half of what is free')
     fidelity.add_argument("--time-limit", default="10m", help="to train an exact GP where there is no run of gpr")
@@ -68,7 +68,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, help="a folder for report.html, tables/ and figures/"
     )
-    parser.add_argument("--published", action="store_true", help="lay the paper's published results beside")
+    parser.add_argument("--published", action="store_true", help="show the paper's published results as well")
     parser.add_argument("--no-figures", action="store_true", help="only the page and the tables, which is faster")
     parser.add_argument("--x", choices=["time", "flops", "memory", "prediction"], default="time", help="of the figures")
     parser.set_defaults(command=_report)
@@ -174,18 +174,18 @@ def _fidelity(options: argparse.Namespace) -> int:
 
     if not options.results.is_dir():
         raise ValueError(f"there is no folder {str(options.results)!r} with results")
-    found = []
+    comparisons = []
     table = Table("data set", "method", "seed", "KL", "ΔLML/N", "NLPD", "exact", "diagnosis", box=None)
     limits = {"memory_limit": options.memory_limit, "time_limit": parse_seconds(options.time_limit)}
     for one in fidelity.compare(options.results, **limits):
         if isinstance(one, str):
             print(f"not compared: {one}", file=sys.stderr)
             continue
-        found.append(one)
-        fidelity.write(options.results, found)  # as they come
+        comparisons.append(one)
+        fidelity.write(options.results, comparisons)  # after each one, since the next may take hours
         numbers = [f"{value:.3g}" for value in (one.kl, one.lml_difference, one.nlpd, one.nlpd_exact)]
         table.add_row(one.dataset, one.method, str(one.seed), *numbers, one.diagnosis)
-    if not found:
+    if not comparisons:
         raise ValueError(f"nothing in {options.results} can be compared with the exact GP")
     Console().print(table)
     print(options.results / store.FIDELITY)

@@ -1,4 +1,4 @@
-"""`nearexact datasets`: what the benchmark can run on."""
+"""`nearexact datasets`: the data sets of the benchmark."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nearexact.tables import Spelling
 
-EXTRA = "data"  # that these commands need
+EXTRA = "data"  # the optional dependencies that these commands need
 INTERRUPTED = 130
 Command = Callable[[argparse.Namespace], int]
 
@@ -25,7 +25,7 @@ def register(commands: Any) -> None:
     """Add the commands to the parser of `nearexact`."""
     _add_fit(commands.add_parser("fit", help="fit a model to a CSV or Parquet file"))
     _add_predict(commands.add_parser("predict", help="predict the rows of a file"))
-    _add_certify(commands.add_parser("certify", help="how near a model is to the exact Gaussian process"))
+    _add_certify(commands.add_parser("certify", help="bound a model's distance from the exact Gaussian process"))
     _add_show(commands.add_parser("show", help="what is in a model file"))
 
 
@@ -40,12 +40,12 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
         "--kernel", default="auto", help="auto (default), se, matern12, matern32, matern52, arccosine, …"
     )
     parser.add_argument("--test-fraction", type=float, default=0.15, help="of the rows, kept back; 0 for none")
-    parser.add_argument("--missing", choices=("error", "drop", "median"), default="error", help="what to do about gaps")
+    parser.add_argument("--missing", choices=("error", "drop", "median"), default="error", help="for missing cells")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="COLUMN", help="leave a column out; repeatable"
     )
     parser.add_argument("--max-categories", type=int, default=20, help="different values of a text column; default 20")
-    parser.add_argument("--dates", choices=("day-first", "month-first"), help="where 01/02/2020 leaves it open")
+    parser.add_argument("--dates", choices=("day-first", "month-first"), help="how to read dates such as 01/02/2020")
     parser.add_argument("--seed", type=int, default=0, help="of the split and of ties; default 0")
     _add_spelling(parser)
     _finish(parser, _fit)
@@ -78,7 +78,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_spelling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how a CSV file is written, where it cannot be told from the file")
+    group = parser.add_argument_group("how a CSV file is written, where that cannot be recognised from the file")
     group.add_argument("--encoding", help="such as latin-1")
     group.add_argument("--delimiter", help='such as ";"; \\t for a tab')
     group.add_argument("--decimal", choices=(".", ","), help="decimal mark")
@@ -92,13 +92,13 @@ def _finish(parser: argparse.ArgumentParser, command: Command) -> None:
 
 
 def _guarded(command: Command, options: argparse.Namespace) -> int:
-    """Run a command; whatever goes wrong becomes one line."""
+    """Run a command; every error that a user can cause becomes one line."""
     from nearexact.gp.safety import NumericalError
     from nearexact.limits import is_out_of_memory
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # those that matter are in the summary, as notes
+            warnings.simplefilter("ignore")  # the summary has those that matter as notes
             return command(options)
     except KeyboardInterrupt:
         print("nearexact: stopped; nothing was written", file=sys.stderr)
@@ -120,8 +120,8 @@ def _fit(options: argparse.Namespace) -> int:
     report = None if options.report is None else check_output(options.report)
     outputs = {"the model": output} if report is None else {"the model": output, "the report": report}
     check_apart(outputs, {"the data": options.data})
-    say = _teller(options)
-    with redirect_stdout(sys.stderr):  # the display of training is no result
+    say = _printer(options)
+    with redirect_stdout(sys.stderr):  # standard output is for the result alone
         fitted = tables.fit(
             options.data,
             options.target,
@@ -150,9 +150,9 @@ def _fit(options: argparse.Namespace) -> int:
             return INTERRUPTED
     from nearexact.tables.terminal import summary_lines
 
-    words = {**fitted.summary.to_json(), "model": str(output), "report": None if report is None else str(report)}
+    result = {**fitted.summary.to_json(), "model": str(output), "report": None if report is None else str(report)}
     files = [f"{'written':<18}{' and '.join(str(path) for path in (output, report) if path)}"]
-    _result(options, words, [*summary_lines(words), *files])
+    _result(options, result, [*summary_lines(result), *files])
     return 0
 
 
@@ -170,8 +170,8 @@ def _predict(options: argparse.Namespace) -> int:
             on_rows=on_rows,
         )
     empty = f", {predicted.empty} of them empty because of missing values" if predicted.empty else ""
-    words = {"rows": predicted.rows, "empty": predicted.empty, "output": options.output}
-    _result(options, words, [f"{predicted.rows} rows{empty}: {options.output}"])
+    result = {"rows": predicted.rows, "empty": predicted.empty, "output": options.output}
+    _result(options, result, [f"{predicted.rows} rows{empty}: {options.output}"])
     return 0
 
 
@@ -188,40 +188,40 @@ def _certify(options: argparse.Namespace) -> int:
             spelling=_spelling(options),
             progress=not options.quiet,
         )
-    words = {
+    result = {
         name: getattr(certificate, name) for name in ("verdict", "lower", "upper", "gap_per_point", "kl_bound", "n")
     }
-    lines = [certificate_line(words), f"divergence from the exact posterior: at most {certificate.kl_bound:.5g} nats"]
-    _result(options, words, lines)
+    lines = [certificate_line(result), f"divergence from the exact posterior: at most {certificate.kl_bound:.5g} nats"]
+    _result(options, result, lines)
     return 0
 
 
 def _show(options: argparse.Namespace) -> int:
     from nearexact import load
-    from nearexact.tables.terminal import model_lines, model_words
+    from nearexact.tables.terminal import model_facts, model_lines
 
     model = load(options.model)
-    _result(options, model_words(model), model_lines(model))
+    _result(options, model_facts(model), model_lines(model))
     return 0
 
 
-def _result(options: argparse.Namespace, words: dict[str, Any], lines: list[str]) -> None:
+def _result(options: argparse.Namespace, result: dict[str, Any], lines: list[str]) -> None:
     if options.json:
         from nearexact.tables.summary import plain
 
-        print(json.dumps(plain(words), allow_nan=False))
+        print(json.dumps(plain(result), allow_nan=False))
     elif not options.quiet:
         print("\n".join(lines))
 
 
-def _teller(options: argparse.Namespace) -> Callable[[str], None]:
+def _printer(options: argparse.Namespace) -> Callable[[str], None]:
     if options.quiet:
         return lambda message: None
     return lambda message: print(message, file=sys.stderr)
 
 
 def _counter(options: argparse.Namespace) -> Any:
-    """A context whose value is told how many rows are done, and shows them where somebody looks."""
+    """A context whose value is called with the number of rows done; on a terminal it shows them."""
     from nearexact.progress import row_counter
 
     return row_counter(enabled=not options.quiet and sys.stderr.isatty())

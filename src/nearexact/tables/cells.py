@@ -1,7 +1,7 @@
-"""Cells of a column as numbers, one number per cell: what a kind of column makes of text, numbers, booleans and dates.
+"""Cells of a column as numbers, one number per cell, according to the kind of the column.
 
-A date is the number of days since 1970-01-01, a boolean 0 or 1, a category its position among the known ones; a missing
-cell is NaN. A cell that the kind does not know is a ValueError that names column, row and cell.
+A date is the number of days since 1970-01-01, a boolean 0 or 1, a category its position among the column's categories;
+a missing cell is NaN. Next to the numbers comes a mask of the cells that are not of the kind: `columns` reports them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_empty(cells: pd.Series) -> bool:
 
 
 def numbers(cells: pd.Series, decimal: str) -> tuple[FloatArray, np.ndarray]:
-    """Numbers, and which cells are not missing and yet none."""
+    """Numbers, and which cells are neither numbers nor missing."""
     if not is_text(cells):
         if pd.api.types.is_datetime64_any_dtype(cells.dtype):
             return np.full(len(cells), np.nan), cells.notna().to_numpy()
@@ -63,8 +63,8 @@ def booleans(cells: pd.Series) -> tuple[FloatArray, np.ndarray]:
     """0 and 1 from booleans, from text such as yes and no, and from these numbers."""
     if is_text(cells):
         text = cleaned(cells).str.lower()
-        known = {word: value for words in BOOLEANS for word, value in words.items()} | {"0": 0.0, "1": 1.0}
-        values = _floats(text.map(known))
+        by_word = {word: value for words in BOOLEANS for word, value in words.items()} | {"0": 0.0, "1": 1.0}
+        values = _floats(text.map(by_word))
         return values, np.isnan(values) & text.notna().to_numpy()
     values, wrong = numbers(cells, ".")
     return values, wrong | ~np.isin(values, (0.0, 1.0)) & ~np.isnan(values)
@@ -94,7 +94,7 @@ def codes(cells: pd.Series, categories: tuple[str, ...]) -> tuple[FloatArray, np
 
 
 def as_text(cells: pd.Series) -> pd.Series:
-    """Cells as names: clean text; numbers without needless digits."""
+    """Cells as names of categories: clean text, and numbers without trailing digits from rounding."""
     if is_text(cells):
         return cleaned(cells)
     if pd.api.types.is_float_dtype(cells.dtype):
@@ -103,14 +103,14 @@ def as_text(cells: pd.Series) -> pd.Series:
 
 
 def date_format_of(text: pd.Series) -> str | tuple[str, str] | None:
-    """The format in which all of this clean text is dates; two of them where day and month cannot be told apart."""
+    """The format in which all of this clean text is dates; two if either day or month may come first."""
     some = text.iloc[: min(len(text), 20)]
-    found = [form for form in _formats() if _all_dates(some, form) and _all_dates(text, form)]
-    if not found:
+    formats = [form for form in _formats() if _all_dates(some, form) and _all_dates(text, form)]
+    if not formats:
         return None
-    first = found[0]
+    first = formats[0]
     other = AMBIGUOUS.get(first[:8])
-    return (first, other + first[8:]) if other is not None and other + first[8:] in found else first
+    return (first, other + first[8:]) if other is not None and other + first[8:] in formats else first
 
 
 def _formats() -> list[str]:

@@ -1,4 +1,4 @@
-"""Columns of a table as inputs of a model: of which kind a column is, and which numbers it becomes.
+"""Columns of a table as inputs of a model: the kind of a column, and the numbers that it becomes.
 
 A number stays as it is. A boolean is 0 or 1. A category becomes one 0/1 input for each of its values (a single one
 where there are two). A date becomes days since 1970-01-01; if the dates span two years also the sine and cosine of the
@@ -21,12 +21,12 @@ KINDS = ("number", "boolean", "date", "category")
 MAX_CATEGORIES = 20
 LARGEST_NUMBER = 1e150  # its square is still finite; a larger one is a mistake that would make all others alike
 CYCLES = {"year": 365.2425, "day": 1.0}  # days
-TWO_YEARS = 2 * 365.0  # days; in less, the time of year cannot be told from the trend
+TWO_YEARS = 2 * 365.0  # days; in less, the time of year and the trend look alike
 
 
 @dataclass(frozen=True)
 class Column:
-    """How a column becomes inputs. `fill` is what a missing cell is taken for, if it may be missing."""
+    """How a column becomes inputs. `fill` is the value of a missing cell, where cells may be missing."""
 
     name: str
     kind: Kind
@@ -77,7 +77,7 @@ class Column:
         return values[:, None]
 
     def labels(self, values: FloatArray) -> list[Any]:
-        """Values as a reader would write them."""
+        """Values as people write them."""
         if self.kind == "category":
             return [self.categories[int(value)] for value in values]
         if self.kind == "boolean":
@@ -90,11 +90,11 @@ class Column:
         return [float(value) for value in values]
 
     def filled_by(self, values: FloatArray) -> Column:
-        """The same, with the median of these values, or the most frequent of them, to fill in for missing ones."""
-        known = values[~np.isnan(values)]
+        """The same column; its `fill` is the median of these values, or the most frequent one."""
+        present = values[~np.isnan(values)]
         if self.kind in ("number", "date"):
-            return replace(self, fill=float(np.median(known)))
-        kinds, counts = np.unique(known, return_counts=True)
+            return replace(self, fill=float(np.median(present)))
+        kinds, counts = np.unique(present, return_counts=True)
         return replace(self, fill=float(kinds[counts.argmax()]))
 
     def description(self) -> str:
@@ -106,20 +106,22 @@ class Column:
         return self.kind
 
     def to_json(self) -> dict[str, Any]:
-        """In words that JSON has."""
+        """As JSON-serialisable values."""
         return {**asdict(self), "categories": list(self.categories), "cycles": list(self.cycles)}
 
     @staticmethod
-    def from_json(words: dict[str, Any]) -> Column:
-        """The column so described."""
-        column = Column(**{**words, "categories": tuple(words["categories"]), "cycles": tuple(words["cycles"])})
+    def from_json(description: dict[str, Any]) -> Column:
+        """The column that `to_json` described."""
+        column = Column(
+            **{**description, "categories": tuple(description["categories"]), "cycles": tuple(description["cycles"])}
+        )
         texts = (column.name, column.date_format, *column.categories)
         if (
             column.kind not in KINDS
             or not set(column.cycles) <= set(CYCLES)
             or not all(isinstance(t, str) for t in texts)
         ):
-            raise ValueError(f"there is no such column: {words!r}")
+            raise ValueError(f"there is no such column: {description!r}")
         return replace(column, fill=float(column.fill))
 
     def _expected(self) -> str:
@@ -167,25 +169,25 @@ def recognise(
 
 def _category(name: str, series: pd.Series, decimal: str, most: int) -> Column:
     text = cells.as_text(series)
-    found = sorted(text.dropna().unique())
-    if len(found) > most:
+    categories = sorted(text.dropna().unique())
+    if len(categories) > most:
         values, wrong = cells.numbers(series, decimal)
         but = ""
         if wrong.any() and np.isfinite(values).sum() > wrong.sum():
             at = int(np.flatnonzero(wrong)[0])
             but = f"; most are numbers, but not {_shown(series.iloc[at])} in row {at + 1}"
         raise problem(
-            f"column {name!r} is text with {len(found)} different values, more than {most}{but}",
+            f"column {name!r} is text with {len(categories)} different values, more than {most}{but}",
             "correct it, leave it out with --ignore, or raise --max-categories",
         )
-    return Column(name, "category", categories=tuple(found))
+    return Column(name, "category", categories=tuple(categories))
 
 
 def _date(column: Column, series: pd.Series) -> Column:
-    known = column.values(series, ".")
-    known = known[~np.isnan(known)]
-    cycles = ["year"] if np.ptp(known) >= TWO_YEARS else []
-    if (known % 1.0 != 0.0).any():
+    days = column.values(series, ".")
+    days = days[~np.isnan(days)]
+    cycles = ["year"] if np.ptp(days) >= TWO_YEARS else []
+    if (days % 1.0 != 0.0).any():
         cycles.append("day")
     return replace(column, cycles=tuple(cycles))
 

@@ -1,6 +1,6 @@
-"""What a CSV file looks like, told from its first part: encoding, delimiter, decimal mark, and whether it has a header.
+"""How a CSV file is written, as its first part shows: encoding, delimiter, decimal mark, and whether it has a header.
 
-Only what leaves no doubt is guessed; everything can be said instead (`Spelling`).
+All of these can also be given by the user (`Spelling`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WITH_POINT, _WITH_COMMA = (re.compile(rf"\s*[+-]?\d*{mark}\d+([eE][+-]?\d+)?\s*
 
 @dataclass(frozen=True)
 class Spelling:
-    """What is known about a CSV file beforehand; None is found out."""
+    """What the user says about a CSV file; None is to be recognised from the file."""
 
     encoding: str | None = None
     delimiter: str | None = None
@@ -131,7 +131,7 @@ def _records(text: str, complete: bool, delimiter: str | None) -> tuple[str, lis
 def _parse(text: str, complete: bool, delimiter: str) -> list[list[str]]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     records: list[list[str]] = []
-    with suppress(csv.Error):  # a quote that is never closed, perhaps; reading will tell
+    with suppress(csv.Error):  # such as a quote that is never closed, which reading reports
         records.extend(record for record in reader if len(record) > 1 or any(cell.strip() for cell in record))
     return records if complete or len(records) < 2 else records[:-1]
 

@@ -1,4 +1,4 @@
-"""A model from a file: read, choose a kernel, fit, test, save. The command `nearexact fit` does nothing else."""
+"""A model from a file: read it, choose a kernel, fit, and test. `nearexact fit` is this and writing the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nearexact.tables.summary import Summary, summarise
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A model that was fitted to a file, with all that is known about it."""
+    """A model that was fitted to a file, with its data, its evaluation and its summary."""
 
     model: SGPRegressor
     prepared: Prepared
@@ -91,7 +91,7 @@ def fit(
     model, choice, interrupted = search.run(kernel)
     evaluation = None if interrupted else evaluate(model, prepared)
     summary = summarise(model, prepared, choice, evaluation, search.seconds(), search.notes)
-    model.set_params(progress=False)  # whoever loads it decides anew
+    model.set_params(progress=False)  # the display is for this fit, not for those who load the model
     model.metadata_ = {RECIPE: {**recipe.to_json(), "summary": summary.to_json()}}
     return Fitted(model, prepared, choice, evaluation, summary, interrupted)
 
@@ -116,7 +116,7 @@ class _Search:
         self._started = time.perf_counter()
 
     def seconds(self) -> float:
-        """Since the search began."""
+        """Since the search started."""
         return time.perf_counter() - self._started
 
     def run(self, kernel: str) -> tuple[SGPRegressor, Choice, bool]:

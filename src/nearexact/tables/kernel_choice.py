@@ -1,7 +1,7 @@
-"""Which kernel suits the data: each one is trained with few inducing points, and the best bound wins.
+"""Which kernel suits the data: all are trained with few inducing points, and the one with the best bound is taken.
 
 The bound on the log marginal likelihood rewards a kernel that explains the data and can do so with few points, which is
-what a sparse GP needs. The choice takes a part of the time; what was tried is told.
+what a sparse GP needs. The choice takes a part of the time, and its trials are kept in the summary.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def choose(
 ) -> Choice:
     """Try all kernels within this time (seconds), on at most FEW_ROWS rows, and take the one with the best bound.
 
-    All are tried with few points, then the best of them with more: with too few, all that a kernel has to show is
-    that it wastes none.
+    All are tried with few points, then the best of them with more: with few points, the bound mostly shows how well a
+    kernel does with few points.
     """
     rows = np.sort(np.random.default_rng(seed).permutation(len(y))[:FEW_ROWS])
     contest = _Contest(pd.DataFrame(X).iloc[rows], np.asarray(y)[rows], memory_limit, seed, on_trial)
@@ -138,7 +138,7 @@ def choose(
     untried: list[str] = []
     for position, (name, make) in enumerate(KERNELS.items()):
         simple = fitted.get(name.removesuffix("+linear"))
-        # A sum starts from what its part has learnt: from elsewhere it is soon no more than linear.
+        # A sum starts from the parameters of its fitted part: from others it often ends up linear.
         starts[name] = make(origin) if simple is None else simple.kernel_ + Linear()
         left = (FIRST_ROUND * time_limit - contest.seconds()) / (len(KERNELS) - position)
         trial, model = contest.attempt(name, starts[name], FEW_POINTS, left)
@@ -182,7 +182,7 @@ class _Contest:
         self, name: str, start: Kernel, m: int, time_limit: float, note: str = ""
     ) -> tuple[Trial, SGPRegressor | None]:
         """Train from this start with up to m points; without a model if it fails or if there is no time."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         trial, model = Trial(name, -math.inf, 0, 0.0, "no time was left"), None
         if time_limit > 0.0:
             model = SGPRegressor(
@@ -196,19 +196,19 @@ class _Contest:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ConvergenceWarning)  # few points are not meant to be enough
                     model.fit(self.X, self.y)
-                trial = _trial(name, model, begun, note)
+                trial = _trial(name, model, started, note)
             except KeyboardInterrupt:
-                if hasattr(model, "certificate_"):  # better than nothing
-                    self.on_trial(_trial(name, model, begun), model)
+                if hasattr(model, "certificate_"):  # the best model so far
+                    self.on_trial(_trial(name, model, started), model)
                 raise
             except NumericalError as error:
-                trial, model = Trial(name, -math.inf, 0, time.perf_counter() - begun, str(error)), None
+                trial, model = Trial(name, -math.inf, 0, time.perf_counter() - started, str(error)), None
         self.on_trial(trial, model)
         return trial, model
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
-    """The trial with the best bound; among those that equal it for all that can be told, the one with fewest points."""
+    """The trial with the best bound; of bounds too close to tell apart, the one with the fewest points."""
     highest = max(trial.bound for trial in trials)
     if not math.isfinite(highest):
         raise NumericalError(f"no kernel could be computed; the first one said: {trials[0].note}")
@@ -216,6 +216,6 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     return min(equals, key=lambda trial: (trial.m, trial.kernel.count("+"), -trial.bound))
 
 
-def _trial(name: str, model: SGPRegressor, begun: float, note: str = "") -> Trial:
+def _trial(name: str, model: SGPRegressor, started: float, note: str = "") -> Trial:
     # The certificate's lower bound is the tightest that there is, and no looser than the ELBO.
-    return Trial(name, model.certificate_.lower, len(model.inducing_points_), time.perf_counter() - begun, note)
+    return Trial(name, model.certificate_.lower, len(model.inducing_points_), time.perf_counter() - started, note)

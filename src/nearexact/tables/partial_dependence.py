@@ -1,7 +1,7 @@
 """How predictions depend on one column while the others stay as they are: partial dependence, with its uncertainty.
 
 The curve is the average of the function over some rows in which the column is set to each of several values. Averages
-of a Gaussian process are Gaussian, so that the band is exact for the model: it takes covariances into account.
+of a Gaussian process are Gaussian, so the band is exact under the model: it takes covariances into account.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables in files, read in pieces: CSV in any dialect, gzipped or not, and Parquet.
 
 A piece is a data frame whose columns are numbers, booleans, dates or text; those of a CSV file are always text, since
-a piece cannot know what comes in the next one. What the columns mean is the business of `columns`.
+a piece does not show what comes in the next one. `columns` decides what the columns mean.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 from nearexact.tables.cells import MISSING
 from nearexact.tables.dialect import PARQUET, Dialect, Spelling, is_gzip, sniff, starts_with
 
-ROWS_AT_ONCE, CELLS_AT_ONCE, FEWEST_ROWS = 2**16, 2**20, 64
+ROWS_AT_ONCE, CELLS_AT_ONCE, FEWEST_ROWS_AT_ONCE = 2**16, 2**20, 64
 UNREADABLE = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, TypeError, ValueError, zlib.error,
     pa.ArrowException,
-)  # fmt: skip  # what the readers raise on files that are not what they seem
+)  # fmt: skip  # what the readers raise on damaged or foreign files
 
 
 class TableFile(Protocol):
@@ -53,7 +53,7 @@ def open_table(
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
     wanted: Collection[str] = (),
 ) -> TableFile:
-    """A CSV or Parquet file, told apart by what is in it. Wanted names help to tell a header from data."""
+    """A CSV or Parquet file, recognised by its content. A first row with one of the wanted names is a header."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}")
@@ -71,8 +71,8 @@ def open_table(
 
 
 def rows_at_once(columns: int) -> int:
-    """Rows of a piece: fewer where there are many columns, so that its memory is much the same for all files."""
-    return min(max(CELLS_AT_ONCE // max(columns, 1), FEWEST_ROWS), ROWS_AT_ONCE)
+    """Rows of a piece: fewer where there are many columns, so that all pieces need about the same memory."""
+    return min(max(CELLS_AT_ONCE // max(columns, 1), FEWEST_ROWS_AT_ONCE), ROWS_AT_ONCE)
 
 
 def read(file: TableFile, columns: Sequence[str]) -> pd.DataFrame:
@@ -179,14 +179,14 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
         moments = column.cast(pa.timestamp("us", tz="UTC"), safe=False)
         return pd.Series(pd.DatetimeIndex(moments.to_pandas()))
     if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
-        column.validate(full=True)  # bytes that are no text would be found by whoever looks at them first
+        column.validate(full=True)  # else bytes that are not text fail later, and less clearly
         return column.to_pandas()
     raise ValueError(f"column {name!r} holds {kind}: numbers, booleans, dates and text can be used; leave it out")
 
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Whatever a reader stumbles over, as a ValueError of one line that names the file."""
+    """Turn every error of a reader into a ValueError of one line that names the file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # it says that cells would be lost

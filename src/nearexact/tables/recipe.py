@@ -1,6 +1,6 @@
-"""From a table to the inputs and targets of a model, in a way that is kept with the model and done again at prediction.
+"""From a table to the inputs and targets of a model, by a recipe that is kept with the model and used again to predict.
 
-Columns are matched by name, in whatever order a file has them; what else it has does not matter.
+Columns are matched by name, in any order; a file may have more of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that is needed to make inputs of a file's columns."""
+    """All that it takes to turn the columns of a file into inputs of a model."""
 
     target: str
     columns: tuple[Column, ...]
@@ -101,7 +101,7 @@ class Recipe:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """In words that JSON has."""
+        """As JSON-serialisable values."""
         return {
             "target": self.target,
             "columns": [column.to_json() for column in self.columns],
@@ -111,15 +111,15 @@ class Recipe:
         }
 
     @staticmethod
-    def from_json(words: Any) -> Recipe:
-        """The recipe so described."""
+    def from_json(description: Any) -> Recipe:
+        """The recipe that `to_json` described."""
         try:
             recipe = Recipe(
-                target=words["target"],
-                columns=tuple(Column.from_json(column) for column in words["columns"]),
-                missing=words["missing"],
-                left_out=dict(words["left_out"]),
-                split=Split(**words["split"]),
+                target=description["target"],
+                columns=tuple(Column.from_json(column) for column in description["columns"]),
+                missing=description["missing"],
+                left_out=dict(description["left_out"]),
+                split=Split(**description["split"]),
             )
             if not isinstance(recipe.target, str) or not recipe.columns or recipe.missing not in MISSING_POLICIES:
                 raise ValueError("it is not complete")
@@ -130,14 +130,14 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A table as values, one number per cell, in two parts; `recipe.expand` makes inputs of them."""
+    """A table as values, one number per cell, in two parts; `recipe.expand` turns them into inputs."""
 
     recipe: Recipe
     train: FloatArray
     y_train: FloatArray
     test: FloatArray
     y_test: FloatArray
-    notes: tuple[str, ...]  # what was changed on the way
+    notes: tuple[str, ...]  # rows dropped, cells filled in and columns left out
 
 
 def prepare(
@@ -202,7 +202,7 @@ def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, 
 
 
 def target_values(series: pd.Series, name: str, decimal: str) -> FloatArray:
-    """The target as numbers; anything else cannot be predicted here."""
+    """The target as numbers; other kinds of targets cannot be predicted."""
     if not pd.api.types.is_float_dtype(series.dtype) and not cells.is_text(series):
         raise ValueError(f"the target {name!r} must hold numbers, got {series.dtype}")
     return Column(name, "number").values(series, decimal)
@@ -217,7 +217,7 @@ def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
 
 
 def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:
-    """Missing values dealt with, and the rows split."""
+    """Deal with missing values, and split the rows."""
     counts = np.isnan(values).sum(0)
     if recipe.missing == "error" and (counts.any() or np.isnan(y).any()):
         missing = dict(zip(recipe.names, counts.tolist(), strict=True))

@@ -50,8 +50,8 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-serialisable values."""
-        words: dict[str, Any] = plain(asdict(self))
-        return words
+        record: dict[str, Any] = plain(asdict(self))
+        return record
 
 
 def summarise(

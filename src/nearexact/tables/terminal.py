@@ -1,4 +1,4 @@
-"""Summaries and models as plain text for a terminal. Names from files may hold anything; no line is broken by them."""
+"""Summaries and models as text for a terminal. Control characters in names from files are escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nearexact.tables.predicting import has_recipe, recipe_of
 from nearexact.tables.recipe import RECIPE
 
 SHOWN_COLUMNS = 12
-REPAIRS = {  # in the history's words, and in the reader's
+REPAIRS = {  # by their names in the history
     "jitters_raised": "jitter raised {} times",
     "traces_repaired": "{} traces repaired",
     "traces_rejected": "{} evaluations rejected",
@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
-    """A summary (in JSON's words) for readers."""
+    """A summary, as `Summary.to_json` gives it, for readers."""
     lines = [
         f"{printable(summary['target'])}: kernel {summary['kernel']}, M={summary['m']},"
         f" {summary['rows_train']} training rows, {summary['seconds']:.1f} s",
@@ -68,15 +68,15 @@ def relevance_line(relevance: Sequence[dict[str, Any]]) -> str:
 
 
 def repair_line(summary: dict[str, Any]) -> str:
-    """What training had to mend."""
-    done = [words.format(summary["repairs"][name]) for name, words in REPAIRS.items() if summary["repairs"].get(name)]
+    """What training repaired."""
+    done = [phrase.format(summary["repairs"][name]) for name, phrase in REPAIRS.items() if summary["repairs"].get(name)]
     return ", ".join(done) or "nothing"
 
 
-def model_words(model: SGPRegressor | GPRegressor) -> dict[str, Any]:
+def model_facts(model: SGPRegressor | GPRegressor) -> dict[str, Any]:
     """What is in a model file, as JSON-serialisable values."""
     certificate, recipe = model.certificate_, recipe_of(model) if has_recipe(model) else None
-    words: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "estimator": type(model).__name__,
         "rows": certificate.n,
         "inputs": model.n_features_in_,
@@ -93,25 +93,25 @@ def model_words(model: SGPRegressor | GPRegressor) -> dict[str, Any]:
         ],
     }
     if recipe is not None:
-        words |= {**recipe.to_json(), "summary": model.metadata_[RECIPE].get("summary")}
+        facts |= {**recipe.to_json(), "summary": model.metadata_[RECIPE].get("summary")}
     elif hasattr(model, "feature_names_in_"):
-        words["feature_names"] = [str(name) for name in model.feature_names_in_]
-    return words
+        facts["feature_names"] = [str(name) for name in model.feature_names_in_]
+    return facts
 
 
 def model_lines(model: SGPRegressor | GPRegressor) -> list[str]:
     """What is in a model file, for readers."""
-    words = model_words(model)
+    facts = model_facts(model)
     lines = [
-        f"{words['estimator']}, fitted to {words['rows']} rows",
-        _entry("inducing points", str(words["m"])),
-        _entry("kernel", printable(words["kernel"])),
-        _entry("noise variance", f"{_number(words['noise_variance'])} (targets standardised)"),
-        _entry("certificate", certificate_line(words)),
+        f"{facts['estimator']}, fitted to {facts['rows']} rows",
+        _entry("inducing points", str(facts["m"])),
+        _entry("kernel", printable(facts["kernel"])),
+        _entry("noise variance", f"{_number(facts['noise_variance'])} (targets standardised)"),
+        _entry("certificate", certificate_line(facts)),
     ]
     if not has_recipe(model):
         lines.append(
-            _entry("inputs", ", ".join(map(printable, words.get("feature_names", []))) or str(words["inputs"]))
+            _entry("inputs", ", ".join(map(printable, facts.get("feature_names", []))) or str(facts["inputs"]))
         )
         return lines
     recipe = recipe_of(model)
@@ -119,10 +119,10 @@ def model_lines(model: SGPRegressor | GPRegressor) -> list[str]:
     lines += [_entry("target", printable(recipe.target)), _entry("missing values", missing), "columns"]
     lines += [f"  {printable(column.name):<24}  {printable(column.description())}" for column in recipe.columns]
     lines += [f"  {printable(name):<24}  left out: {reason}" for name, reason in recipe.left_out.items()]
-    if words["summary"]:
+    if facts["summary"]:
         try:
-            lines += ["", *summary_lines(words["summary"])]
-        except (LookupError, TypeError, ValueError, AttributeError) as error:  # a file may hold anything
+            lines += ["", *summary_lines(facts["summary"])]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:  # in a damaged or foreign file
             raise ValueError(f"the model's summary is damaged: {type(error).__name__}: {error}") from error
     return lines
 

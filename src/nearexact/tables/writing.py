@@ -1,4 +1,4 @@
-"""Tables into files, piece by piece: CSV, gzipped or not, and Parquet. The file is there only once it is complete."""
+"""Write tables piece by piece: CSV, gzipped or not, and Parquet. The file appears only once it is complete."""
 
 from __future__ import annotations
 
