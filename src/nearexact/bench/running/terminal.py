@@ -83,12 +83,10 @@ def sweep_display(total: int, *, enabled: bool = True, console: Console | None =
 
 def summarise(results: Path) -> list[RenderableType]:
     """What became of the runs below a folder, for `bench status`: the parts to print."""
-    if not results.is_dir():
-        raise ValueError(f"there is no folder {str(results)!r} with results")
+    recorded = store.recorded_runs(results)
     specs = {spec.folder(results): spec for spec in store.planned(results)}
-    folders = {run.path: run for run in store.runs(results) if _is_sound(run)} | {
-        path: RunFolder(path) for path in specs
-    }
+    folders: dict[Path, RunFolder] = {path: RunFolder(path) for path in specs}
+    folders |= {run.path: run for run in recorded if _is_readable(run)}
     states = {path: run.status() for path, run in sorted(folders.items())}
     if not states:
         return [Text(f"{results} holds no runs")]
@@ -122,11 +120,11 @@ def _counts(folders: dict[Path, RunFolder], states: dict[Path, RunStatus]) -> Ta
     return table
 
 
-def _is_sound(run: RunFolder) -> bool:
-    problem = run.problem()
-    if problem:
+def _is_readable(run: RunFolder) -> bool:
+    """Whether there is a run; what is damaged in it gives a warning."""
+    if problem := run.problem():
         warnings.warn(problem, stacklevel=3)
-    return not problem
+    return bool(run.read())
 
 
 def _expected(path: Path, folders: dict[Path, RunFolder], states: dict[Path, RunStatus], budget: float) -> float:
