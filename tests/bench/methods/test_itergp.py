@@ -18,7 +18,7 @@ from nearexact.bench.methods import itergp, kernel_matrix
 from nearexact.bench.protocol import BudgetExhausted
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
-from tests.bench.methods.test_methods import Notes, task
+from tests.bench.helpers import Notes, task
 
 KERNEL, NOISE = SquaredExponential([1.5] * 10, 0.8), 0.3
 PLENTY = 10**9  # bytes
@@ -137,7 +137,7 @@ def test_nothing_is_imported_on_the_clock(name: str) -> None:
 import sys
 from nearexact.bench import methods
 from nearexact.bench.protocol import BudgetExhausted
-from tests.bench.methods.test_methods import Notes, task
+from tests.bench.helpers import Notes, task
 method, problem = methods.create({name!r}), task()
 getattr(method, "prepare", lambda: None)()
 before = set(sys.modules)
