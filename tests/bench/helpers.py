@@ -9,7 +9,7 @@ from nearexact.bench.protocol import BudgetExhausted, Task
 
 
 class Notes:
-    """A report that keeps what it is called with, and ends the method's budget after so many calls."""
+    """A report that keeps what it is called with, and says after `most` calls that the budget is spent."""
 
     def __init__(self, most: int = 10**9) -> None:
         self.calls: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Results that are damaged, or not ours: `status`, `export` and `report` say so in lines, not in tracebacks."""
+"""Results that are damaged, or not ours: `status`, `export` and `report` name them in a line each, no traceback."""
 
 from __future__ import annotations
 

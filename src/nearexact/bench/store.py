@@ -3,7 +3,7 @@
 One run is one folder, and its path is its key:
 
 results/<data set>/<method>/seed-<n>/
-    run.json         what was asked for, what came of it, where and with which versions
+    run.json         what was asked for, how it ended, on which machine and with which versions
     trace.jsonl      one line for each evaluation, appended and flushed as they come
     predictions/     test predictions at the milestones and at the end of the budget
     lock             held by the process that writes

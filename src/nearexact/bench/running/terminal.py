@@ -78,7 +78,7 @@ def sweep_display(total: int, *, enabled: bool = True, console: Console | None =
             yield SweepDisplay(live, total)
     finally:
         if not live.console.is_terminal:
-            live.console.line()  # which the last view lacks there
+            live.console.line()  # the last view does not end its line there
 
 
 def summarise(results: Path) -> list[RenderableType]:
