@@ -149,11 +149,11 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         content = {"version": VERSION, "spec": asdict(spec), "status": RunStatus.INTERRUPTED}
         write_whole(self.path / RUN, json.dumps(content, indent=1) + "\n")
-        left = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
-        if left:
+        leftovers = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
+        if leftovers:
             aside = next(p for k in range(1, 10**6) if not (p := self.path / f"{ASIDE}{k}").exists())
             aside.mkdir()
-            for part in left:
+            for part in leftovers:
                 part.rename(aside / part.name)
 
     def lock(self) -> FileLock:

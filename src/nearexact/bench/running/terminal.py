@@ -98,10 +98,12 @@ def summarise(results: Path) -> list[RenderableType]:
             failures.add_row(Text(str(path.relative_to(results))), status, reason)
     if failures.row_count:
         parts.append(failures)
-    left = [path for path, status in states.items() if status not in store.ENDED_STATUSES]
-    if left:
-        seconds = sum(_expected(path, folders, states, specs[path].budget_seconds) for path in left if path in specs)
-        parts.append(Text(f"{len(left)} of {len(states)} runs left, about {seconds / 60.0:.0f} min"))
+    unfinished = [path for path, status in states.items() if status not in store.ENDED_STATUSES]
+    if unfinished:
+        seconds = sum(
+            _expected(path, folders, states, specs[path].budget_seconds) for path in unfinished if path in specs
+        )
+        parts.append(Text(f"{len(unfinished)} of {len(states)} runs left, about {seconds / 60.0:.0f} min"))
     else:
         parts.append(Text(f"all {len(states)} runs are done"))
     return parts
@@ -129,10 +131,10 @@ def _is_readable(run: RunFolder) -> bool:
 
 def _expected(path: Path, folders: dict[Path, RunFolder], states: dict[Path, RunStatus], budget: float) -> float:
     """Wall-clock seconds of a run: as long as those with the same method and data set took, else its budget."""
-    took = []
+    durations = []
     for other, status in states.items():
         if status in store.ENDED_STATUSES and other.parent == path.parent:
             content = folders[other].read()
             if content.get("finished") and content.get("started"):
-                took.append(content["finished"] - content["started"])
-    return sum(took) / len(took) if took else budget
+                durations.append(content["finished"] - content["started"])
+    return sum(durations) / len(durations) if durations else budget
