@@ -6,7 +6,7 @@
     NEAREXACT_DATA=<folder> python benchmarks/certificate.py gaps         # simple bounds next to the certificate
     NEAREXACT_DATA=<folder> python benchmarks/certificate.py exact        # the certificate next to the exact likelihood
 
-`--rows` takes the first so many rows of each data set, `--inducing` so many points, for a quick look.
+`--rows` takes only the first rows of each data set, `--inducing` limits the number of points, for a quick look.
 """
 
 from __future__ import annotations

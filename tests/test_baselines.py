@@ -30,7 +30,7 @@ def test_the_constant_baseline_is_mean_and_variance() -> None:
 
 
 def test_collinear_columns_do_not_blow_up() -> None:
-    """Two columns that differ in a few rows by next to nothing: their difference must not get a huge weight."""
+    """Two columns that differ very little, and in few rows: their difference must not get a huge weight."""
     X, y = regression(80)
     twins = np.column_stack([X, X[:, 0] + 1e-7 * (np.arange(80) < 2)])
     weights = fit_linear(twins, y).weights

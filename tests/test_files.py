@@ -27,7 +27,7 @@ def names(folder: Path) -> list[str]:
 
 
 def start_writer(target: Path) -> subprocess.Popen[str]:
-    """A process that has begun to write the target and does not go on."""
+    """A process that has started to write the target and does not go on."""
     writer = subprocess.Popen([sys.executable, "-c", HANGING_WRITER, str(target)], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     assert writer.stdout.readline() == "writing\n"

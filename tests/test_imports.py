@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +53,33 @@ def test_analysis_and_report_do_not_import_torch() -> None:
         "    if 'torch' in sys.modules: sys.exit(print(name))",
     ]
     assert run("\n".join(lines)) == ""
+
+
+def imported_names(path: Path) -> Iterator[tuple[str, str]]:
+    """What a module imports when it is imported itself, so not within functions, nor for types alone."""
+    nodes: list[ast.AST] = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((str(node.module), alias.name) for alias in node.names)
+        elif not isinstance(node, ast.FunctionDef) and not ast.unparse(node).startswith("if TYPE_CHECKING"):
+            nodes += ast.iter_child_nodes(node)
+
+
+def test_no_modules_import_each_other() -> None:
+    root = Path(nearexact.__file__).parent
+    paths = {
+        ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in root.rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        pairs = imported_names(path)
+        modules = {f"{module}.{part}" if f"{module}.{part}" in paths else module for module, part in pairs}
+        graph[name] = modules & paths.keys()
+    assert set(TopologicalSorter(graph).static_order()) == paths.keys()  # CycleError names a cycle
 
 
 def test_public_names_are_there_on_first_use() -> None:

@@ -238,7 +238,7 @@ def test_foreign_files_are_refused_and_nothing_is_executed(tmp_path: Path) -> No
 )
 def test_headers_that_do_not_make_sense_are_refused(change: dict[str, object], saved: Path, tmp_path: Path) -> None:
     refused(altered(saved, tmp_path / "altered.nx", change))
-    if "version" not in change:  # whoever alters a file can also compute its checksum
+    if "version" not in change:  # someone who alters a file can also compute its checksum
         refused(resigned(saved, tmp_path / "altered.nx", change))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-MODEST_MACHINE = 4 * 10**9  # where the system does not tell
+MODEST_MACHINE = 4 * 10**9  # bytes, taken where the system does not say how much memory there is
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
@@ -56,7 +56,7 @@ def memory_budget(limit: int | float | str | None, device: torch.device) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory could not be had; torch has no class of its own for that on a CPU."""
+    """Whether an exception says that memory could not be allocated; on a CPU torch has no class of its own for that."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
 
 
@@ -68,7 +68,7 @@ def free_memory(device: torch.device) -> int:
         meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
         kilobytes = next(line.split()[1] for line in meminfo.splitlines() if line.startswith("MemAvailable:"))
         return min(int(kilobytes) * 1024, _left_in_container())
-    except (OSError, StopIteration):  # not Linux: what is installed, since what is free is not told in a portable way
+    except (OSError, StopIteration):  # not Linux: there is no portable way to ask what is free
         pass
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,7 +1,7 @@
 """The bytes of a model file: a safetensors file with one JSON text in its header, and a checksum of everything.
 
-The checksum stands at the same place in every file, so that it is compared before anything else is read. It is that of
-the file with zeros in the place of the checksum itself.
+The checksum stands at the same place in every file, so that it can be checked before anything else is read. It is
+that of the file with zeros in the checksum's own place.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _inputs(model: SGPRegressor | GPRegressor) -> str:
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Names are escaped here; values must already be HTML."""
+    """A table with names and values. Names are escaped here, values must be escaped already."""
     body = "".join(f'<tr><th style="text-align:left">{escape(n)}</th><td>{value}</td></tr>' for n, value in rows)
     caption = f'<caption style="text-align:left;font-weight:bold">{escape(title)}</caption>'
     return f'<table class="nearexact">{caption}<tbody>{body}</tbody></table>'

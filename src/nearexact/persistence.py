@@ -167,7 +167,7 @@ def _check_numbers(name: str, array: torch.Tensor) -> torch.Tensor:
 
 
 def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegressor | GPRegressor:
-    from nearexact import estimators  # which uses this module
+    from nearexact import estimators  # here, since estimators save themselves with this module
 
     settings = dict(header["settings"])
     if settings["kernel"] is not None:

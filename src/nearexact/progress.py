@@ -17,7 +17,7 @@ REFRESHES_PER_SECOND = 4
 
 
 class Display:
-    """Collects what is to be shown; without a live view it shows nothing."""
+    """Collects what the display shows; without a live view nothing is drawn."""
 
     def __init__(self, live: Live | None, time_limit: float) -> None:
         self._live, self._time_limit = live, time_limit
@@ -104,7 +104,7 @@ def tightening_display(enabled: bool, time_limit: float, console: Console | None
 
 @contextmanager
 def row_counter(enabled: bool) -> Iterator[Callable[[int], None]]:
-    """A function to be told how many rows are done, which are shown on standard error if enabled."""
+    """A function to call with the number of rows that are done; if enabled, it shows them on standard error."""
     if not enabled:
         yield lambda rows: None
         return

@@ -23,7 +23,7 @@ class Steps:
     name = "steps"
 
     def __init__(self, seconds: float = 0.01, steps: int = 20, milestones: int = 5) -> None:
-        self.seconds, self.steps, self.milestones = seconds, steps, milestones  # the last: every so many steps
+        self.seconds, self.steps, self.milestones = seconds, steps, milestones  # one milestone in this many steps
 
     def run(self, task: Any, report: Any) -> None:
         rng = np.random.default_rng(task.seed)
@@ -46,7 +46,7 @@ class Silent:
 
 
 class Stubborn:
-    """Swallows whatever it is told."""
+    """Ignores that its budget is spent, whatever is raised."""
 
     name = "stubborn"
 

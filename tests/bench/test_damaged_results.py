@@ -1,4 +1,4 @@
-"""Results that are damaged, or not ours: `status`, `export` and `report` say so in lines, not in tracebacks."""
+"""Results that are damaged, or not ours: `status`, `export` and `report` name them in a line each, no traceback."""
 
 from __future__ import annotations
 
@@ -38,21 +38,17 @@ DAMAGED = {
     "run: a list": (RUN, "[1, 2]"),
     "run: deep": (RUN, DEEP),
     "run: nested": (RUN, run_json(settings=json.loads(NESTED))),
-    "run: huge number": (RUN, f'{{"spec": {json.dumps(SPEC)}, "status": "finished", "training_seconds": {HUGE}}}'),
     "run: endless number": (RUN, f'{{"spec": {json.dumps(SPEC)}, "points": {LONG}}}'),
     "run: seed is a list": (RUN, run_json(spec={**SPEC, "seed": [0]})),
     "run: data set is a number": (RUN, run_json(spec={**SPEC, "dataset": 3})),
     "run: method is an object": (RUN, run_json(spec={**SPEC, "method": {}})),
     "run: budget is a text": (RUN, run_json(spec={**SPEC, "budget_seconds": "long"})),
     "run: status is a list": (RUN, run_json(status=[])),
-    "run: hardware is a text": (RUN, run_json(hardware="abacus")),
-    "run: hardware is nested": (RUN, run_json(hardware={"processor": ["abacus"]})),
-    "run: data are incomplete": (RUN, run_json(data={"n_train": "many"})),
-    "run: times are texts": (RUN, run_json(started="noon", finished="evening")),
     "trace: deep": (TRACE, DEEP),
     "trace: nested": (TRACE, point(info={"a": json.loads(NESTED)})),
     "trace: huge number": (TRACE, point().replace("99.0", HUGE)),
     "trace: huge rmse": (TRACE, point(rmse=10**400)),
+    "trace: huge information": (TRACE, point(info={"jitter": 10**400})),
     "trace: elapsed is a text": (TRACE, point(elapsed="noon")),
     "trace: elapsed is not a number": (TRACE, point(elapsed=float("nan"))),
     "trace: rmse is a list": (TRACE, point(rmse=[1.0])),
@@ -65,6 +61,21 @@ DAMAGED = {
     "plan: data set is a number": (PLAN, json.dumps({"a": {**SPEC, "dataset": 5}})),
     "plan: unknown entry": (PLAN, json.dumps({"a": {**SPEC, "colour": "red"}})),
     "plan: no objects": (PLAN, json.dumps({"a": 1})),
+}
+WRONG_ENTRIES: dict[str, list[Any]] = {  # of run.json: the run counts without them
+    "hardware": ["abacus", {"processor": ["abacus"]}],
+    "versions": [3, {"python": {}}],
+    "settings": [[], "none"],
+    "data": [{"n_train": "many"}, {"n_train": 10, "inputs": 0.5}, {"n_train": -3, "inputs": 2}, True],
+    "started": ["noon"],
+    "finished": [[]],
+    "training_seconds": [10**400, "long"],
+    "evaluation_seconds": [{}],
+    "peak_memory_mb": [-(10**400), True],
+    "points": [0.5, 10**400],
+    "threads": ["all"],
+    "reason": [3],
+    "git_commit": [["abc"]],
 }
 REFUSED = {  # by the report, which needs them
     "fidelity: deep": (FIDELITY, DEEP),
@@ -119,6 +130,22 @@ def test_damaged_files_are_left_out_and_named(case: str, results: Path, capsys: 
             assert len(lines) == 1, (name, lines)
             assert lines[0].startswith(f"nearexact: {path}"), name
             assert len(lines[0]) < 1000
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"), [(name, value) for name, values in WRONG_ENTRIES.items() for value in values]
+)
+def test_a_run_counts_without_an_entry_that_cannot_be_right(
+    entry: str, value: Any, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = damage(results, RUN, run_json(**{entry: value}))
+    assert entry not in RunFolder(path.parent).read()
+    for name, arguments in commands(results).items():
+        assert main(arguments) == 0, name
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"nearexact: {path}: entries are left out: {entry} must be "), name
+        assert len(line) < 1000
+    assert "\nalpha,gpr,0,finished," in (results.parent / "report" / "tables" / "runs.csv").read_text()
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -24,7 +24,7 @@ from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.cli import main
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
-from tests.bench.methods.test_methods import task
+from tests.bench.helpers import task
 
 
 def run_here(results: Path, method: str, dataset: str, **options: Any) -> RunFolder:

@@ -27,8 +27,8 @@ def test_coverage_is_the_share_within_scipys_central_interval(level: int) -> Non
 def test_a_calibrated_prediction_covers_what_it_says() -> None:
     y = np.random.default_rng(0).normal(size=200_000)
     for level in metrics.COVERAGE_LEVELS:
-        found = metrics.coverage(y, np.zeros_like(y), np.ones_like(y), level)
-        assert found == pytest.approx(level / 100.0, abs=0.004)
+        share = metrics.coverage(y, np.zeros_like(y), np.ones_like(y), level)
+        assert share == pytest.approx(level / 100.0, abs=0.004)
 
 
 def test_nlpd_is_scipys_log_density() -> None:

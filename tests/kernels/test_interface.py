@@ -1,4 +1,4 @@
-"""Kernels as values: names, readable representations, and errors that say what was expected and what came."""
+"""Kernels as values: names, readable representations, and errors that say what was expected and what was given."""
 
 from __future__ import annotations
 

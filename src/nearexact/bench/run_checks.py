@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from nearexact.bench.json_values import is_number, is_scalar, is_whole
 
 
-def check_run(content: Any) -> None:
-    """ValueError if this cannot be what run.json holds. Entries that are not known are left alone."""
-    if not isinstance(content, dict) or not isinstance(content.get("spec"), dict):
-        raise ValueError("there is no spec in it")
-    check_spec(content["spec"])
-    _check_entries(content, _RUN_ENTRIES)
-    for name in ("hardware", "versions"):
-        if not all(is_scalar(value) for value in (content.get(name) or {}).values()):
-            raise ValueError(f"{name} must hold texts and numbers")
-    data = content.get("data") or {}
-    if data and not all(is_whole(data.get(name)) and data[name] >= 0 for name in ("n_train", "inputs")):
-        raise ValueError("data must hold the whole numbers n_train and inputs")
+def checked_run(content: Any) -> tuple[dict[str, Any], list[str]]:
+    """What run.json holds without the entries that cannot be right, and a sentence for each of those.
+
+    A run without a spec or a status that can be right is none: ValueError. Entries that are not known are left alone.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("it must hold an object")
+    check_spec(content.get("spec"))
+    problems = {name: _problem(content, name, *rule) for name, rule in _RUN_ENTRIES.items()}
+    if problems["status"]:
+        raise ValueError(problems["status"])
+    return (
+        {name: value for name, value in content.items() if not problems.get(name)},
+        [problem for problem in problems.values() if problem],
+    )
 
 
 def check_spec(spec: Any) -> None:
     """ValueError if this cannot be a RunSpec in JSON."""
     if not isinstance(spec, dict) or not all(spec.get(name) is not None for name in ("dataset", "method", "seed")):
         raise ValueError("a spec must have dataset, method and seed")
-    _check_entries(spec, _SPEC_ENTRIES)
+    for name, rule in _SPEC_ENTRIES.items():
+        if problem := _problem(spec, name, *rule):
+            raise ValueError(problem)
 
 
-def _check_entries(content: dict[str, Any], entries: Mapping[str, tuple[str, Callable[[Any], bool]]]) -> None:
-    for name, (expected, is_right) in entries.items():
-        if content.get(name) is not None and not is_right(content[name]):
-            raise ValueError(f"{name} must be {expected}, got {str(content[name])[:40]!r}")
+def _problem(content: dict[str, Any], name: str, expected: str, is_right: Callable[[Any], bool]) -> str | None:
+    if content.get(name) is None or is_right(content[name]):
+        return None
+    return f"{name} must be {expected}, got {str(content[name])[:40]!r}"
 
 
 def _is_text(value: Any) -> bool:
@@ -41,6 +46,16 @@ def _is_text(value: Any) -> bool:
 
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
+
+
+def _is_flat_object(value: Any) -> bool:
+    return isinstance(value, dict) and all(is_scalar(part) for part in value.values())
+
+
+def _is_size(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return all(is_whole(value.get(name)) and value[name] >= 1 for name in ("n_train", "inputs"))
 
 
 def _is_number(value: Any) -> bool:
@@ -57,7 +72,9 @@ _RUN_ENTRIES = {
     **dict.fromkeys(("status", "reason", "traceback", "git_commit"), _TEXT),
     **dict.fromkeys(("started", "finished", "training_seconds", "evaluation_seconds", "peak_memory_mb"), _NUMBER),
     **dict.fromkeys(("points", "threads"), _WHOLE),
-    **dict.fromkeys(("data", "hardware", "versions", "settings"), _OBJECT),
+    **dict.fromkeys(("hardware", "versions"), ("an object of texts and numbers", _is_flat_object)),
+    "settings": _OBJECT,
+    "data": ("an object with the whole numbers n_train and inputs", _is_size),
 }
 _SPEC_ENTRIES = {
     **dict.fromkeys(("dataset", "method", "device"), _TEXT),

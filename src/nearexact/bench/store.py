@@ -3,7 +3,7 @@
 One run is one folder, and its path is its key:
 
 results/<data set>/<method>/seed-<n>/
-    run.json         what was asked for, what came of it, where and with which versions
+    run.json         what was asked for, how it ended, on which machine and with which versions
     trace.jsonl      one line for each evaluation, appended and flushed as they come
     predictions/     test predictions at the milestones and at the end of the budget
     lock             held by the process that writes
@@ -34,7 +34,7 @@ from filelock import FileLock, Timeout
 
 from nearexact import files
 from nearexact.bench.json_values import as_json_value, bounded, is_number, is_scalar, is_whole, parse_json
-from nearexact.bench.run_checks import check_run, check_spec
+from nearexact.bench.run_checks import check_spec, checked_run
 from nearexact.typing import FloatArray
 
 RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
@@ -107,14 +107,14 @@ class RunFolder:
         self.path = path
 
     def read(self) -> dict[str, Any]:
-        """What run.json says; empty if there is none, or if it is damaged.
+        """What run.json says, without entries that are damaged; empty if there is none, or if all of it is damaged.
 
         ValueError if a later version of this package has written it.
         """
         return self._read()[0]
 
     def problem(self) -> str | None:
-        """What is wrong with run.json, if it is damaged."""
+        """A sentence about what is damaged in run.json and therefore left out; None if nothing is."""
         return self._read()[1]
 
     def _read(self) -> tuple[dict[str, Any], str | None]:
@@ -124,8 +124,8 @@ class RunFolder:
             if isinstance(content, dict) and is_whole(content.get("version")) and content["version"] > VERSION:
                 newer = content["version"]
             else:
-                check_run(content)
-                return content, None
+                content, problems = checked_run(content)
+                return content, f"{path}: entries are left out: {'; '.join(problems)}" if problems else None
         except (OSError, ValueError) as error:
             return {}, f"{path} is not the record of a run and is left out: {error}"
         raise ValueError(f"{path} is of version {newer}, and this nearexact only reads versions up to {VERSION}")
@@ -149,11 +149,11 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         content = {"version": VERSION, "spec": asdict(spec), "status": RunStatus.INTERRUPTED}
         write_whole(self.path / RUN, json.dumps(content, indent=1) + "\n")
-        left = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
-        if left:
+        leftovers = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
+        if leftovers:
             aside = next(p for k in range(1, 10**6) if not (p := self.path / f"{ASIDE}{k}").exists())
             aside.mkdir()
-            for part in left:
+            for part in leftovers:
                 part.rename(aside / part.name)
 
     def lock(self) -> FileLock:
@@ -255,12 +255,11 @@ class RecordedRun(RunFolder):
     """A run whose run.json is read only once, for those who look at results and do not write any."""
 
     @cached_property
-    def _content(self) -> dict[str, Any]:
-        return super().read()
+    def _record(self) -> tuple[dict[str, Any], str | None]:
+        return super()._read()
 
-    def read(self) -> dict[str, Any]:
-        """What run.json said when it was first read."""
-        return self._content
+    def _read(self) -> tuple[dict[str, Any], str | None]:
+        return self._record
 
 
 def recorded_runs(results: str | os.PathLike[str]) -> list[RecordedRun]:
@@ -327,8 +326,8 @@ def load_runs(folder: str | os.PathLike[str], recorded: Iterable[RunFolder]) -> 
     problems: list[str] = []
     for run in recorded:
         spec, problem = run.read().get("spec"), run.problem()
+        problems += [problem] if problem else []
         if spec is None:
-            problems.append(str(problem))
             continue
         key = {name: spec[name] for name in ("dataset", "method", "seed")} | {"status": run.status().value}
         points, torn = run.points()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -101,14 +101,10 @@ class Kernel:
         return self.with_parameters({name: np.broadcast_to(value, n_inputs) for name, value in per_input.items()})
 
     def __add__(self, other: Kernel) -> Composite:
-        from nearexact.kernels.composite import Composite  # here, since that module needs this one
-
-        return Composite("+", (self, other)) if isinstance(other, Kernel) else NotImplemented
+        return self._combined("+", other)
 
     def __mul__(self, other: Kernel) -> Composite:
-        from nearexact.kernels.composite import Composite
-
-        return Composite("*", (self, other)) if isinstance(other, Kernel) else NotImplemented
+        return self._combined("*", other)
 
     def __repr__(self) -> str:
         settings = [f"{name}={value}" for name, value in self._setting_values().items()]
@@ -173,6 +169,12 @@ class Kernel:
         return FormulaForm(self.formula, self.stationary)
 
     # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _combined(self, operation: Literal["+", "*"], other: Kernel) -> Composite:
+        # Sums and products are kernels, so that their module imports this one: it can be imported here only on use.
+        from nearexact.kernels.composite import Composite
+
+        return Composite(operation, (self, other)) if isinstance(other, Kernel) else NotImplemented
 
     def _tensors(self, like: Tensor) -> Tensors:
         return {name: torch.tensor(value, device=like.device) for name, value in self.parameters.items()}

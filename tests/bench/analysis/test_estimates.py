@@ -23,7 +23,7 @@ def write(folder: Path, seed: int, excesses: list[float]) -> None:
 
 def test_each_run_has_its_last_pair_and_its_largest_error(tmp_path: Path) -> None:
     write(tmp_path, 0, [-50.0, 20.0, 10.0])
-    write(tmp_path, 1, [5.0, -8.0, math.nan])  # the exact one was not to be had at the end
+    write(tmp_path, 1, [5.0, -8.0, math.nan])  # the exact value could not be computed at the end
     write(tmp_path, 2, [math.nan] * 3)
     write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0))
     content = results.read(tmp_path)

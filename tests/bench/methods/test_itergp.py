@@ -18,7 +18,7 @@ from nearexact.bench.methods import itergp, kernel_matrix
 from nearexact.bench.protocol import BudgetExhausted
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
-from tests.bench.methods.test_methods import Notes, task
+from tests.bench.helpers import Notes, task
 
 KERNEL, NOISE = SquaredExponential([1.5] * 10, 0.8), 0.3
 PLENTY = 10**9  # bytes
@@ -44,11 +44,11 @@ def test_the_estimate_and_its_gradient_are_those_of_the_exact_gp(memory: int, pr
     lml, by_parameter, by_noise = exact.value_and_gradient(KERNEL, NOISE)
     tight = {"cg_tolerance": 1e-5, "num_trace_samples": 400, "max_lanczos_quadrature_iterations": 60}
     with settings(max_preconditioner_size=preconditioner, **tight):
-        found = itergp._estimate(products(memory), KERNEL, NOISE, torch.tensor(data.y_train), seed=0)
-    assert found[0] == pytest.approx(lml, rel=2e-3)
-    assert found[2] == pytest.approx(by_noise, abs=0.03 * abs(by_noise) + 1.0)
+        estimate = itergp._estimate(products(memory), KERNEL, NOISE, torch.tensor(data.y_train), seed=0)
+    assert estimate[0] == pytest.approx(lml, rel=2e-3)
+    assert estimate[2] == pytest.approx(by_noise, abs=0.03 * abs(by_noise) + 1.0)
     for name, gradient in by_parameter.items():
-        np.testing.assert_allclose(found[1][name], gradient, rtol=0.03, atol=1.0)
+        np.testing.assert_allclose(estimate[1][name], gradient, rtol=0.03, atol=1.0)
 
 
 def test_a_seed_gives_the_same_estimate_again_and_the_random_state_is_left_alone() -> None:
@@ -64,12 +64,12 @@ def test_a_seed_gives_the_same_estimate_again_and_the_random_state_is_left_alone
 @pytest.mark.parametrize("landmarks", [0, 80])
 def test_predictions_are_those_of_the_exact_gp(memory: int, landmarks: int) -> None:
     data = load_split("diabetes", 0)
-    found = products(memory)
-    found.landmarks = landmarks
+    matrix = products(memory)
+    matrix.landmarks = landmarks
     with settings(max_preconditioner_size=40):
-        predict = itergp._predictor(found, KERNEL, NOISE, torch.tensor(data.y_train), tolerance=1e-5)
+        predict = itergp._predictor(matrix, KERNEL, NOISE, torch.tensor(data.y_train), tolerance=1e-5)
         predict(data.X_test[:1])
-        found.prepare(KERNEL.with_parameters({"variance": 5.0}))  # training goes on
+        matrix.prepare(KERNEL.with_parameters({"variance": 5.0}))  # training goes on
         mean, variance = predict(data.X_test)
     exact = gpr_objective(KERNEL, NOISE, data.X_train, data.y_train).factorise(KERNEL, NOISE)
     exact_mean, exact_variance = exact.predict(data.X_test)
@@ -80,26 +80,26 @@ def test_predictions_are_those_of_the_exact_gp(memory: int, landmarks: int) -> N
 def test_predictions_take_fewer_products_with_landmarks_than_with_the_preconditioner_of_training() -> None:
     data, taken = load_split("diabetes", 0), []
     for landmarks in (0, 150):
-        found = products()
-        found.landmarks = landmarks
+        matrix = products()
+        matrix.landmarks = landmarks
         with settings(max_preconditioner_size=40):
-            predict = itergp._predictor(found, KERNEL, 1e-3, torch.tensor(data.y_train), tolerance=1e-6)
+            predict = itergp._predictor(matrix, KERNEL, 1e-3, torch.tensor(data.y_train), tolerance=1e-6)
             predict(data.X_test[:1])
-            before = found.count
+            before = matrix.count
             predict(data.X_test)
-        taken.append(found.count - before)
+        taken.append(matrix.count - before)
     assert taken[1] < 0.7 * taken[0]
 
 
 def test_the_preconditioner_is_gpytorchs_where_that_is_better_or_another_cannot_be_computed() -> None:
-    found = products()
+    matrix = products()
     with settings(max_preconditioner_size=10):
-        assert found.landmarks > 10
-        assert found.preconditioner(NOISE) is not None
-        found.prepare(KERNEL.with_parameters({"variance": 1e200}))
-        assert found.preconditioner(1e-200) is None
+        assert matrix.landmarks > 10
+        assert matrix.preconditioner(NOISE) is not None
+        matrix.prepare(KERNEL.with_parameters({"variance": 1e200}))
+        assert matrix.preconditioner(1e-200) is None
     with settings(max_preconditioner_size=100):
-        assert found.preconditioner(NOISE) is None  # GPyTorch's is better
+        assert matrix.preconditioner(NOISE) is None  # GPyTorch's is better
 
 
 def test_a_run_tells_how_its_solves_went_and_what_the_exact_likelihood_is() -> None:
@@ -137,7 +137,7 @@ def test_nothing_is_imported_on_the_clock(name: str) -> None:
 import sys
 from nearexact.bench import methods
 from nearexact.bench.protocol import BudgetExhausted
-from tests.bench.methods.test_methods import Notes, task
+from tests.bench.helpers import Notes, task
 method, problem = methods.create({name!r}), task()
 getattr(method, "prepare", lambda: None)()
 before = set(sys.modules)
@@ -182,8 +182,8 @@ def test_fifteen_thousand_rows_take_less_than_twelve_gigabytes() -> None:
 
 def test_products_by_keops_are_the_same() -> None:
     pytest.importorskip("pykeops")
-    found = products(memory=1)
-    assert found.keops
-    found.prepare(KERNEL)
-    rhs = torch.randn(len(found.X), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    np.testing.assert_allclose(found.times(rhs), KERNEL(found.X) @ rhs, atol=1e-9)
+    matrix = products(memory=1)
+    assert matrix.keops
+    matrix.prepare(KERNEL)
+    rhs = torch.randn(len(matrix.X), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    np.testing.assert_allclose(matrix.times(rhs), KERNEL(matrix.X) @ rhs, atol=1e-9)

@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from nearexact.bench import methods
 from nearexact.bench.datasets import load_split
-from nearexact.bench.protocol import BudgetExhausted, Task
-
-
-class Notes:
-    """A report that evaluates everything, and stops after so many calls."""
-
-    def __init__(self, most: int = 10**9) -> None:
-        self.calls: list[dict[str, Any]] = []
-        self.most = most
-
-    def __call__(self, predict: Any, **given: Any) -> None:
-        if len(self.calls) >= self.most:
-            raise BudgetExhausted
-        self.calls.append({**given, "predict": predict})
-
-
-def task(dataset: str = "diabetes", **changes: Any) -> Task:
-    data = load_split(dataset, 0)
-    fields = {
-        "dataset": dataset, "X_train": data.X_train, "y_train": data.y_train, "n_test": len(data.y_test), "seed": 0,
-        "budget_seconds": 60.0, "memory_limit": None, "device": "cpu", "threads": 1,
-    }  # fmt: skip
-    return Task(**{**fields, **changes})
+from nearexact.bench.protocol import BudgetExhausted
+from tests.bench.helpers import Notes, task
 
 
 def test_mean_and_linear_are_the_textbook_ones() -> None:

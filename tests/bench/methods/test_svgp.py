@@ -11,7 +11,7 @@ from nearexact.bench.datasets import Split, load_split, split
 from nearexact.bench.methods.svgp import VariationalGP
 from nearexact.gp import sgpr_objective
 from nearexact.kernels import SquaredExponential
-from tests.bench.methods.test_methods import Notes, task
+from tests.bench.helpers import Notes, task
 
 
 def smooth_split(seed: int = 0) -> Split:

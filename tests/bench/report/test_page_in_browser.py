@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens, it reacts, it asks nobody for anything."""
+"""The report in a real browser: it opens, it reacts, it needs no network."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def tab(browser: Any, report: Path) -> Iterator[Tab]:
 def test_it_opens_fast_and_quietly_and_asks_for_nothing(tab: Tab) -> None:
     for metric in ("lml", "rmse", "nlpd", "coverage", "frontier"):
         assert tab.names(metric)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     tab.page.goto(tab.address)
-    assert time.perf_counter() - begun < 2.0
+    assert time.perf_counter() - started < 2.0
     assert tab.said == []
     assert {address for address in tab.asked if not address.startswith(("data:", "blob:"))} == {tab.address}
 

@@ -87,9 +87,9 @@ def test_a_method_that_swallows_exceptions_cannot_escape(tmp_path: Path) -> None
 
 
 def test_a_method_that_never_reports_is_killed_at_the_hard_limit(tmp_path: Path) -> None:
-    begun = time.monotonic()
+    started = time.monotonic()
     folder, _ = run(experiment(tmp_path, plugin("Silent"), budget_seconds=0.1, hard_limit_seconds=5.0))
-    assert time.monotonic() - begun < 30.0
+    assert time.monotonic() - started < 30.0
     assert folder.read()["status"] == RunStatus.KILLED
     (row,) = bench.load(tmp_path).to_dict("records")
     assert row["status"] == RunStatus.KILLED

@@ -53,7 +53,7 @@ def checkpoints(points: pd.DataFrame) -> pd.DataFrame:
 def checkpoint_values(points: pd.DataFrame, smoothed: pd.DataFrame, marks: pd.DataFrame) -> pd.DataFrame:
     """What each run had at each checkpoint of its data set, and at its end: KEY, `checkpoint`, and the losses.
 
-    `checkpoint` is an M, or "final". The reference's values are those at the end of that M, the others' the last ones
+    `checkpoint` is an M, or "final". The reference's values are those at the end of that M, the others' the last
     smoothed ones at or before the moment; where a run had nothing yet, there is no row. `marks` are the checkpoints.
     """
     reference = reference_method(points)

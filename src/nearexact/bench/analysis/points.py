@@ -6,7 +6,6 @@ A point is a row of `store.load`. This module knows the names of the columns and
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -40,7 +39,7 @@ def tidy(points: pd.DataFrame) -> pd.DataFrame:
     optional = [*OPTIONAL_NUMBERS, "stopped", "complete", "cut_short"]
     points = points.reindex(columns=[*points.columns, *(name for name in optional if name not in points.columns)])
     for name in [*store.NUMBERS, *OPTIONAL_NUMBERS]:
-        points[name] = as_numbers(points[name])
+        points[name] = _as_numbers(points[name])
     for name in ("m", "scheduled_m"):
         points[name] = points[name].where(points[name].between(1, LARGEST_COUNT))
     reasons = [reason if isinstance(reason, str) else "" for reason in points["stopped"]]
@@ -50,25 +49,14 @@ def tidy(points: pd.DataFrame) -> pd.DataFrame:
     return points.sort_values([*KEY, "elapsed"], kind="stable").reset_index(drop=True)
 
 
-def as_numbers(values: Iterable[object]) -> FloatArray:
+def _as_numbers(values: Iterable[object]) -> FloatArray:
     """Values as floats: NaN for what is no number, infinite beyond LARGEST."""
-    numbers = np.array([value if is_number(value) else math.nan for value in values], dtype=float)
-    numbers[np.abs(numbers) > LARGEST] *= math.inf
-    return numbers
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is a number that a float can hold."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        return False
-    return not isinstance(value, int) or abs(value) <= sys.float_info.max
-
-
-def as_count(value: object) -> int | None:
-    """A value as a positive whole number; None if it is none."""
-    if not is_number(value) or not 1 <= value <= LARGEST_COUNT or value != int(value):  # type: ignore[operator, call-overload]
-        return None
-    return int(value)  # type: ignore[call-overload, no-any-return]
+    numbers = [
+        value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan for value in values
+    ]
+    array = np.array(numbers, dtype=float)
+    array[np.abs(array) > LARGEST] *= math.inf
+    return array
 
 
 def _flags(recorded: Iterable[object], derived: Iterable[bool]) -> list[bool]:

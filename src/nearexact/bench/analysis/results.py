@@ -19,7 +19,7 @@ from nearexact.bench.analysis.curves import smooth
 from nearexact.bench.analysis.families import bounding_methods, is_lower_bound
 from nearexact.bench.analysis.losses import COSTS, LML, METRICS
 from nearexact.bench.analysis.pareto import Curve, frontiers
-from nearexact.bench.analysis.points import KEY, as_count, is_number, tidy
+from nearexact.bench.analysis.points import KEY, LARGEST_COUNT, tidy
 from nearexact.noise_only import standardised_likelihood
 
 
@@ -120,42 +120,29 @@ def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
     rows = []
     for run in recorded:
         content = run.read()
-        spec = content.get("spec")
-        if not isinstance(spec, dict) or not set(KEY) <= spec.keys():
-            continue  # `store.load` has warned
-        hardware = _mapping(content.get("hardware"))
+        if not content:
+            continue  # `store.load_runs` has warned
+        spec, hardware = content["spec"], content.get("hardware") or {}
         rows.append(
             {
                 **{name: spec[name] for name in KEY},
                 "status": str(run.status()),
-                "reason": str(content.get("reason") or ""),
-                "points": _number(content.get("points")),
-                "training_seconds": _number(content.get("training_seconds")),
-                "peak_memory_mb": _number(content.get("peak_memory_mb")),
-                "budget_seconds": _number(spec.get("budget_seconds")),
-                "threads": _number(spec.get("threads")),
-                "device": _text(hardware.get("gpu")) or _text(spec.get("device")),
-                "processor": _text(hardware.get("processor")),
-                "system": _text(hardware.get("system")),
-                "versions": _mapping(content.get("versions")),
-                "settings": {**_mapping(spec.get("options")), **_mapping(content.get("settings"))},
-                "git_commit": _text(content.get("git_commit")),
-                "data": _mapping(content.get("data")),
+                "reason": content.get("reason") or "",
+                "points": content.get("points"),
+                "training_seconds": content.get("training_seconds"),
+                "peak_memory_mb": content.get("peak_memory_mb"),
+                "budget_seconds": spec.get("budget_seconds"),
+                "threads": spec.get("threads"),
+                "device": hardware.get("gpu") or spec.get("device"),
+                "processor": hardware.get("processor"),
+                "system": hardware.get("system"),
+                "versions": content.get("versions") or {},
+                "settings": {**(spec.get("options") or {}), **(content.get("settings") or {})},
+                "git_commit": content.get("git_commit"),
+                "data": content.get("data"),
             }
         )
     return pd.DataFrame(rows)
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _number(value: object) -> Any:
-    return value if is_number(value) else None
 
 
 def _sizes(runs: pd.DataFrame, points: pd.DataFrame) -> dict[str, Size]:
@@ -165,12 +152,12 @@ def _sizes(runs: pd.DataFrame, points: pd.DataFrame) -> dict[str, Size]:
 def _size(name: str, runs: pd.DataFrame, points: pd.DataFrame) -> Size:
     """The size that the runs have recorded, else the registry's, else that of the constant predictor's likelihood."""
     for data in runs["data"]:
-        n = as_count(data.get("n_train"))
-        if n is not None:
-            return Size(n, as_count(data.get("inputs")))
+        if data:
+            return Size(data["n_train"], data["inputs"])
     if name in datasets.REGISTRY:
         dataset = datasets.REGISTRY[name]
         return Size(int(datasets.TRAINING_SHARE * dataset.rows), dataset.inputs)
     likelihoods = points.loc[(points["dataset"] == name) & (points["method"] == "mean"), "elbo"]
-    ratios = (likelihoods / standardised_likelihood(1)).round()
-    return Size(next((n for ratio in ratios if (n := as_count(ratio)) is not None), None), None)
+    counts = (likelihoods / standardised_likelihood(1)).round()
+    counts = counts[counts.between(1, LARGEST_COUNT)]
+    return Size(int(counts.iloc[0]) if len(counts) else None, None)

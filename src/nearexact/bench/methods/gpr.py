@@ -1,4 +1,4 @@
-"""Exact GP regression: what the approximations are measured against, where it can be had."""
+"""Exact GP regression: what the approximations are measured against, where it can be computed."""
 
 from __future__ import annotations
 

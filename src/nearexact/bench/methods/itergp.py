@@ -33,7 +33,7 @@ from nearexact.typing import FloatArray
 START_NOISE = 0.1  # as in the paper, not as for the other methods
 MOST_PROBES = 5  # sets of probe vectors, one after the other: what L-BFGS converges to depends on them a little
 FEWEST_STEPS = 2  # with a new set of probe vectors, for another one to be tried
-# Maddox et al. 2021 where they say so, GPyTorch's defaults elsewhere, and no Cholesky however small the problem.
+# Maddox et al. 2021 where they name a value, GPyTorch's defaults elsewhere, and no Cholesky however small the problem.
 SETTINGS = {
     "cg_tolerance": 0.01,
     "eval_cg_tolerance": 0.01,
@@ -59,7 +59,7 @@ class IterGP:
         self.settings = {**SETTINGS, **changed}
 
     def prepare(self) -> None:
-        """An estimate for next to nothing: GPyTorch imports much of what it needs at first use."""
+        """An estimate on tiny data: GPyTorch imports much of what it needs at first use."""
         X = torch.arange(4.0, dtype=torch.float64)[:, None]
         kernel = SquaredExponential([1.0])
         with self._settings():

@@ -199,8 +199,8 @@ class Solve:
         with self.products.off_the_record(), torch.no_grad():
             if self.products.kernel is not self.kernel:
                 self.products.prepare(self.kernel)
-            left = self.rhs - self.products.times(self.solution) - self.noise_variance * self.solution
-        norms: Tensor = left.norm(dim=0) / self.rhs.norm(dim=0)
+            differences = self.rhs - self.products.times(self.solution) - self.noise_variance * self.solution
+        norms: Tensor = differences.norm(dim=0) / self.rhs.norm(dim=0)
         return norms
 
 

@@ -51,7 +51,7 @@ class SVGP:
         self.learning_rate, self.beta_1, self.beta_2, self.scheduler = learning_rate, beta_1, beta_2, scheduler
 
     def prepare(self) -> None:
-        """A step on next to nothing: GPyTorch and torch's optimisers import much of what they need at first use."""
+        """A step on tiny data: GPyTorch and torch's optimisers import much of what they need at first use."""
         model = VariationalGP(torch.zeros(1, 1, dtype=torch.float64))
         optimiser = torch.optim.Adam(model.parameters())
         inputs = torch.zeros(2, 1, dtype=torch.float64)

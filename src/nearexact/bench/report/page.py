@@ -118,14 +118,14 @@ def _conclusions(counts: pd.DataFrame, results: Results) -> list[str]:
     style_of = styles(results.runs["method"])
     sentences = []
     for row in counts.itertuples():
-        took = (
+        duration = (
             f", after {significant(row.seconds)} s in the median"
             if row.near_exact and math.isfinite(row.seconds)
             else ""
         )
         sets = "data set" if row.datasets == 1 else "data sets"
         sentences.append(
-            f"{style_of[row.method].label} is near-exact on {row.near_exact} of {row.datasets} {sets}{took}."
+            f"{style_of[row.method].label} is near-exact on {row.near_exact} of {row.datasets} {sets}{duration}."
         )
     return sentences
 

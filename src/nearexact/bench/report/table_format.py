@@ -85,7 +85,7 @@ class ReportTable:
 
 
 def number(decimals: int, largest: float) -> Format:
-    """A format with so many decimals, and with an exponent for numbers beyond the largest, which have exploded."""
+    """A format with this number of decimals; numbers beyond the largest, which have exploded, get an exponent."""
 
     def show(value: Any) -> str:
         if not isinstance(value, (int, float)) or math.isnan(value):

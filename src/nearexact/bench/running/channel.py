@@ -49,7 +49,7 @@ class Channel:
         self._connection.settimeout(timeout)
         try:
             received = self._connection.recv(RECEIVED_AT_ONCE)
-        except BlockingIOError as error:  # which it is called where the timeout is 0
+        except BlockingIOError as error:  # Python's name for a timeout if it is 0
             raise TimeoutError from error
         except ConnectionError as error:
             raise EOFError from error

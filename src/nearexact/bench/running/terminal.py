@@ -78,17 +78,15 @@ def sweep_display(total: int, *, enabled: bool = True, console: Console | None =
             yield SweepDisplay(live, total)
     finally:
         if not live.console.is_terminal:
-            live.console.line()  # which the last view lacks there
+            live.console.line()  # the last view does not end its line there
 
 
 def summarise(results: Path) -> list[RenderableType]:
     """What became of the runs below a folder, for `bench status`: the parts to print."""
-    if not results.is_dir():
-        raise ValueError(f"there is no folder {str(results)!r} with results")
+    recorded = store.recorded_runs(results)
     specs = {spec.folder(results): spec for spec in store.planned(results)}
-    folders = {run.path: run for run in store.runs(results) if _is_sound(run)} | {
-        path: RunFolder(path) for path in specs
-    }
+    folders: dict[Path, RunFolder] = {path: RunFolder(path) for path in specs}
+    folders |= {run.path: run for run in recorded if _is_readable(run)}
     states = {path: run.status() for path, run in sorted(folders.items())}
     if not states:
         return [Text(f"{results} holds no runs")]
@@ -100,10 +98,12 @@ def summarise(results: Path) -> list[RenderableType]:
             failures.add_row(Text(str(path.relative_to(results))), status, reason)
     if failures.row_count:
         parts.append(failures)
-    left = [path for path, status in states.items() if status not in store.ENDED_STATUSES]
-    if left:
-        seconds = sum(_expected(path, folders, states, specs[path].budget_seconds) for path in left if path in specs)
-        parts.append(Text(f"{len(left)} of {len(states)} runs left, about {seconds / 60.0:.0f} min"))
+    unfinished = [path for path, status in states.items() if status not in store.ENDED_STATUSES]
+    if unfinished:
+        seconds = sum(
+            _expected(path, folders, states, specs[path].budget_seconds) for path in unfinished if path in specs
+        )
+        parts.append(Text(f"{len(unfinished)} of {len(states)} runs left, about {seconds / 60.0:.0f} min"))
     else:
         parts.append(Text(f"all {len(states)} runs are done"))
     return parts
@@ -122,19 +122,19 @@ def _counts(folders: dict[Path, RunFolder], states: dict[Path, RunStatus]) -> Ta
     return table
 
 
-def _is_sound(run: RunFolder) -> bool:
-    problem = run.problem()
-    if problem:
+def _is_readable(run: RunFolder) -> bool:
+    """Whether there is a run; what is damaged in it gives a warning."""
+    if problem := run.problem():
         warnings.warn(problem, stacklevel=3)
-    return not problem
+    return bool(run.read())
 
 
 def _expected(path: Path, folders: dict[Path, RunFolder], states: dict[Path, RunStatus], budget: float) -> float:
     """Wall-clock seconds of a run: as long as those with the same method and data set took, else its budget."""
-    took = []
+    durations = []
     for other, status in states.items():
         if status in store.ENDED_STATUSES and other.parent == path.parent:
             content = folders[other].read()
             if content.get("finished") and content.get("started"):
-                took.append(content["finished"] - content["started"])
-    return sum(took) / len(took) if took else budget
+                durations.append(content["finished"] - content["started"])
+    return sum(durations) / len(durations) if durations else budget

@@ -32,7 +32,7 @@ LOOK_AGAIN_SECONDS = 0.1
 WAIT_FOR_LOCK = 5.0  # seconds: somebody may just be looking whether it is held
 WAIT_FOR_END = 2.0 * supervisor.KILLING_SECONDS
 MESSAGES_AT_ONCE = 100
-ANSWER_SECONDS = 5.0  # a run that does not read an answer for so long does not want it
+ANSWER_SECONDS = 5.0  # after which a run that does not read an answer is taken not to want it
 MACHINE_SHARE = 0.9  # of the machine's memory, which no run may exceed even without a limit of its own
 ABOUT = ("versions", "hardware", "threads", "git_commit", "settings")  # what a run says about itself
 
@@ -166,7 +166,7 @@ class _RunProcess:
         return self._with_details(end)
 
     def _handle_message(self, timeout: float) -> bool:
-        """Read and obey at most one message; whether something came."""
+        """Read at most one message and do what it asks for; whether there was one."""
         try:
             message = self._channel.receive(timeout)
         except TimeoutError:
@@ -244,7 +244,7 @@ class _RunProcess:
         return None
 
     def _last_words(self) -> str:
-        """Why a process ended that did not say so itself."""
+        """Why a process ended that sent no message about its end."""
         assert self._supervisor.stdout is not None
         try:
             status = json.loads(self._supervisor.stdout.read())["exit_status"]

@@ -32,7 +32,7 @@ const Charts = (() => {
     };
   }
 
-  // Plotly is in the page as text, which costs next to nothing until a chart is seen or the browser has nothing to do.
+  // Plotly is in the page as text, which the browser does not run until a chart is seen or it has nothing else to do.
   function plotly() {
     if (!window.Plotly) {
       const script = document.createElement("script");
@@ -70,7 +70,7 @@ const Charts = (() => {
   const redraw = () => Promise.all([...drawn].map(draw));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
-  // Paper wants everything, also what nobody has looked at yet.
+  // A printed page needs all charts, also those that have not been scrolled to yet.
   addEventListener("beforeprint", () => figures.forEach((_, element) => drawn.has(element) || draw(element)));
 
   for (const element of document.querySelectorAll("[data-figure]")) {
