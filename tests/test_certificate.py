@@ -8,7 +8,8 @@ from typing import get_args
 
 import pytest
 
-from nearexact.certificate import NEAR_EXACT, PALETTES, VERDICT_KINDS, Certificate, Verdict, judge
+from nearexact.certificate import NEAR_EXACT, PALETTES, VERDICT_KINDS, Certificate, Verdict, confirm, judge
+from nearexact.evidence import Evidence
 from nearexact.gp import Interval, LikelihoodBounds
 
 N = 1000
@@ -45,7 +46,10 @@ def test_gap_and_divergence() -> None:
     )
     assert certificate.gap_per_point == 0.2
     assert certificate.kl_bound == 20.0
-    assert str(certificate) == "not reached: -90 <= log marginal likelihood <= -80, gap 0.2 nats per point"
+    assert str(certificate) == (
+        "not reached: -90 <= log marginal likelihood <= -80, gap 0.2 nats per point;"
+        " hyperparameters: not compared with others"
+    )
     assert certificate.dominated_by == "residual"
     assert repr(replace(certificate, iterations=12, seconds=3.21)).splitlines() == [
         "Certificate: not reached",
@@ -53,6 +57,7 @@ def test_gap_and_divergence() -> None:
         "  gap per point            0.2 nats (certified below 0.01)",
         "  gap                      mostly residual: 2 trace + 8 residual",
         "  KL to exact posterior    at most 20 nats",
+        "  hyperparameters          not compared with others",
         "  cost                     12 CG iterations, 3.2 s",
     ]
     assert replace(certificate, residual_gap=1.0).dominated_by == "trace"
@@ -92,3 +97,21 @@ def test_every_verdict_has_a_kind_and_every_kind_its_colours() -> None:
     assert set(VERDICT_KINDS.values()) < set(PALETTES)
     for shade in ("light", "dark", "printed"):
         assert len({getattr(palette, shade) for palette in PALETTES.values()}) == len(PALETTES)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "supported"),
+    [
+        (None, False),  # nobody has looked
+        (Evidence(1000, 6, 3, 0.0, -495.0), True),
+        (Evidence(1000, 6, 1, 0.0, -495.0), False),  # one start alone may be anywhere
+        (Evidence(1000, 6, 3, 0.02, -470.0), False),  # another θ is better by 0.03 nats per row
+        (Evidence(1000, 6, 3, math.nan, -495.0), False),  # the likelihood was still rising
+        (Evidence(400, 6, 3, 0.004, -100.0), True),  # of a subset: its likelihood is that of other rows
+        (Evidence(400, 6, 3, 0.006, -100.0), False),
+    ],
+)
+def test_near_exactness_needs_evidence_for_the_hyperparameters(evidence: Evidence | None, supported: bool) -> None:
+    for verdict in get_args(Verdict):
+        expected = verdict if supported or verdict not in NEAR_EXACT else "not reached"
+        assert confirm(verdict, -500.0, 1000, evidence) == expected

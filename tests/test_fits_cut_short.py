@@ -27,7 +27,7 @@ def rough(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("limits", "named"),
     [
-        ({"max_inducing": 20}, "max_inducing=20 ended the fit at 20 inducing points"),
+        ({"max_inducing": 20}, r"max_inducing=20 ended the fit at \d+ inducing points"),
         ({"memory_limit": "6MB"}, "memory_limit='6MB' ended the fit"),
         ({"time_limit": 1e-3}, "time_limit=0.001 ended the fit"),
     ],
@@ -36,7 +36,7 @@ def test_a_fit_that_is_cut_short_says_what_is_missing(limits: dict[str, object],
     X, y = rough()
     with pytest.warns(ConvergenceWarning, match=named) as caught:
         model = SGPRegressor(random_state=0, **limits).fit(X, y)  # type: ignore[arg-type]
-    assert "nats per point; 0.01 would be certified" in str(caught[0].message)
+    assert "A gap of 0.01 would be certified" in str(caught[0].message)
     assert caught[0].filename == __file__
     assert np.isfinite(model.predict(X)).all()
     assert model.certificate_.verdict in ("not reached", "no better than noise")
@@ -50,7 +50,7 @@ def test_exact_gp_says_when_time_or_memory_is_short() -> None:
     with pytest.raises(
         ValueError, match=r"400 rows needs 0\.0\d+ GB, but the memory limit is 0\.001 GB: .* use a sparse GP"
     ):
-        GPRegressor(memory_limit="1MB").fit(X, y)
+        GPRegressor(method="cholesky", memory_limit="1MB").fit(X, y)
 
 
 @pytest.mark.parametrize("at", [1, 12])  # in the first evaluation, and later

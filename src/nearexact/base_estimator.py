@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -21,7 +21,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nearexact import persistence
-from nearexact.certificate import Certificate, Verdict, judge
+from nearexact.certificate import Certificate, Verdict, confirm, judge
+from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.memory import row_chunks
@@ -70,6 +71,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     certificate_: Certificate
     history_: list[Stage]
     n_features_in_: int
+    method_: str  # "cholesky" or "sparse"
     metadata_: dict[str, Any]  # JSON-serialisable values that other layers keep with the model, under keys of their own
     _posterior: SparsePosterior | ExactPosterior
     _scaling_X: Scaling
@@ -181,7 +183,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         self.kernel_, self.noise_variance_ = posterior.kernel, posterior.noise_variance
         self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
         self.elbo_, self.upper_bound_ = elbo, upper
-        self.certificate_ = Certificate.of(bounds, self._verdict(bounds, problem.y))
+        self.method_ = "sparse" if isinstance(posterior, SparsePosterior) else "cholesky"
+        evidence = training.evidence()
+        self.certificate_ = Certificate.of(bounds, self._verdict(bounds, problem.y, evidence), evidence)
         self.metadata_ = {}  # what was kept with an earlier fit belongs to other data
 
     @contextmanager
@@ -194,9 +198,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             self.__dict__ = before
             raise
 
-    def _verdict(self, bounds: LikelihoodBounds, y: torch.Tensor) -> Verdict:
-        elbos = [stage.objective for stage in self.history_ if stage.complete]
-        return judge(bounds.lower, bounds.upper, elbos, noise_only_likelihood(y), len(y), elbo=self.elbo_)
+    def _verdict(self, bounds: LikelihoodBounds, y: torch.Tensor, evidence: Evidence | None) -> Verdict:
+        return verdict_on(bounds, self.history_, self.elbo_, y, evidence, isinstance(self._posterior, ExactPosterior))
 
     def _new_inputs(self, X: Any) -> FloatArray:
         check_is_fitted(self, "_posterior")
@@ -215,6 +218,21 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             mean[rows], variance[rows] = (part.cpu().numpy() for part in parts)
         std = np.sqrt(variance + self.noise_variance_ if noise else variance)
         return self._scaling_y.undo(mean), std * self._scaling_y.scale
+
+
+def verdict_on(
+    bounds: LikelihoodBounds,
+    history: Sequence[Stage],
+    objective: float,
+    y: torch.Tensor,
+    evidence: Evidence | None,
+    is_exact: bool,
+) -> Verdict:
+    """The verdict on a model: what is proved at its θ, and what speaks for this θ."""
+    steps = [stage.objective for stage in history if stage.complete]
+    verdict = judge(bounds.lower, bounds.upper, steps, noise_only_likelihood(y), len(y), elbo=objective)
+    verdict = confirm(verdict, bounds.lower, len(y), evidence)
+    return "exact" if verdict == "certified" and is_exact else verdict
 
 
 def _device(name: str) -> torch.device:

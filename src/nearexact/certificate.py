@@ -1,7 +1,11 @@
-"""How near a sparse GP is to the exact one: bounds on the log marginal likelihood at its θ, and a verdict.
+"""How near a model is to the exact GP: what is proved at its θ, what speaks for this θ, and a verdict on both.
 
-The exact log marginal likelihood lies between `lower` and `upper`. The verdict says what their distance, and what a
-larger M would change, amount to. How verdicts are coloured, on pages, in notebooks and in print, is said here too.
+At θ, the exact log marginal likelihood lies between `lower` and `upper`. That says nothing about other θ: a smooth
+model with a gap of nearly 0 may be far worse than the exact GP, which would choose another θ. So a verdict of
+near-exactness needs evidence too: exact likelihoods of a subset of the rows, at θ and at whatever a search from many
+starts has found.
+
+How verdicts are coloured, on pages, in notebooks and in print, is said here too.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from nearexact.evidence import Evidence
 from nearexact.noise_only import explains_nothing
 from nearexact.notebook import certificate_html
 
@@ -24,6 +29,8 @@ NEAR_EXACT: tuple[Verdict, ...] = ("exact", "certified", "converged")
 CERTIFIED_GAP = 0.01  # nats per point
 CONVERGED_CHANGE = 0.002  # of the ELBO's distance to the constant predictor's log likelihood
 CONVERGED_STEPS = 2  # steps up in M, one after the other, that must have changed so little
+FEWEST_AGREEING = 2  # starts of a search that must have ended near the best of all
+SUBSET_CAUTION = 2.0  # what a subset shows may be so many times as large on all rows
 
 Kind = Literal["good", "fair", "open", "plain", "bad"]  # of a tag: a class in the style of pages
 
@@ -72,10 +79,18 @@ class Certificate:
     residual_gap: float = math.nan  # the part due to the quadratic form: how well the data were fitted exactly
     iterations: int = 0  # of conjugate gradients
     seconds: float = 0.0  # that it took to find these bounds; 0 if they came with the fit
+    evidence: Evidence | None = None  # what speaks for θ; None if nobody has looked
 
     @staticmethod
-    def of(bounds: LikelihoodBounds, verdict: Verdict, *, iterations: int = 0, seconds: float = 0.0) -> Certificate:
-        """What these bounds amount to."""
+    def of(
+        bounds: LikelihoodBounds,
+        verdict: Verdict,
+        evidence: Evidence | None = None,
+        *,
+        iterations: int = 0,
+        seconds: float = 0.0,
+    ) -> Certificate:
+        """What these bounds and this evidence amount to."""
         return Certificate(
             lower=bounds.lower,
             upper=bounds.upper,
@@ -86,7 +101,13 @@ class Certificate:
             residual_gap=bounds.residual_gap,
             iterations=iterations,
             seconds=seconds,
+            evidence=evidence,
         )
+
+    @property
+    def about_theta(self) -> str:
+        """What speaks for the hyperparameters, in words."""
+        return "not compared with others" if self.evidence is None else self.evidence.in_words(self.n)
 
     @property
     def gap_per_point(self) -> float:
@@ -117,7 +138,7 @@ class Certificate:
     def __str__(self) -> str:
         return (
             f"{self.verdict}: {self.lower:.6g} <= log marginal likelihood <= {self.upper:.6g},"
-            f" gap {self.gap_per_point:.2g} nats per point"
+            f" gap {self.gap_per_point:.2g} nats per point; hyperparameters: {self.about_theta}"
         )
 
     def __repr__(self) -> str:
@@ -134,6 +155,7 @@ class Certificate:
                 f"  gap per point            {self.gap_per_point:.3g} nats (certified below {CERTIFIED_GAP:g})",
                 f"  gap                      {parts}",
                 f"  KL to exact posterior    at most {self.kl_bound:.4g} nats",
+                f"  hyperparameters          {self.about_theta}",
                 f"  cost                     {cost}",
             ]
         )
@@ -145,7 +167,7 @@ class Certificate:
 def judge(
     lower: float, upper: float, elbos: Sequence[float], noise_only: float, n: int, *, elbo: float | None = None
 ) -> Verdict:
-    """The verdict on a model with these bounds.
+    """The verdict on a model with these bounds at its own θ; `confirm` asks whether this is the θ to be at.
 
     `elbos` are those of growing M, which must have led to this model; `noise_only` is the log likelihood of the
     constant predictor. `elbo` is the model's own, if `lower` is another bound. Noise comes first: a model that explains
@@ -162,3 +184,20 @@ def judge(
         if all(abs(b - a) < CONVERGED_CHANGE * worth for a, b in pairwise(last)):
             return "converged"
     return "not reached"
+
+
+def confirm(verdict: Verdict, lower: float, n: int, evidence: Evidence | None) -> Verdict:
+    """A verdict at θ, or "not reached" if it is one of near-exactness that the evidence does not support.
+
+    Where the search was on all rows, the model's lower bound must come near the highest exact likelihood. Where it was
+    on a subset, the exact likelihood of the subset must hardly be higher anywhere else.
+    """
+    if verdict not in NEAR_EXACT:
+        return verdict
+    supported = evidence is not None and evidence.agreeing >= FEWEST_AGREEING
+    if supported and evidence is not None:
+        if evidence.rows >= n:
+            supported = evidence.gain_per_row >= 0.0 and evidence.likelihood - lower <= CERTIFIED_GAP * n
+        else:
+            supported = SUBSET_CAUTION * evidence.gain_per_row <= CERTIFIED_GAP
+    return verdict if supported else "not reached"

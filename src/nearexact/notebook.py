@@ -39,6 +39,7 @@ def _certificate_rows(certificate: Certificate) -> list[tuple[str, str]]:
         ("log marginal likelihood", f"{certificate.lower:.6g} to {certificate.upper:.6g}"),
         ("gap", f"{certificate.gap_per_point:.2g} nats per point, {certificate.n} points"),
         ("ELBO", f"{certificate.elbo:.6g}"),
+        ("hyperparameters", escape(certificate.about_theta)),
         ("divergence from the exact posterior", f"at most {certificate.kl_bound:.4g} nats"),
     ]
 

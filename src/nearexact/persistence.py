@@ -19,7 +19,8 @@ import torch
 from safetensors import safe_open
 
 from nearexact import kernels
-from nearexact.certificate import Certificate
+from nearexact.certificate import NEAR_EXACT, Certificate
+from nearexact.evidence import Evidence
 from nearexact.files import replacing
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.safety import Repairs
@@ -37,16 +38,17 @@ FORMAT = "fitted estimator"
 VERSION = 3
 READABLE = (1, 2, 3)
 WITHOUT_PARTS = 1  # the version that had neither the parts of a certificate's gap nor the lower bound of a stage
-WITH_CHECKSUM = WITH_METADATA = WITH_STAGE_ENDS = 3  # the first version that has them
+WITH_CHECKSUM = WITH_METADATA = WITH_STAGE_ENDS = WITH_POSTERIOR = WITH_EVIDENCE = 3  # the first version that has them
 EARLIER_FIELDS = {"elbo": "objective", "scheduled": "scheduled_m"}  # of a stage, and what they are called now
 
 # What the header says about the model itself, in all versions.
 ENTRIES = (
-    "format", "version", "estimator", "settings", "kernel", "noise_variance", "elbo", "upper_bound", "certificate",
-    "history", "feature_names",
+    "format", "version", "estimator", "posterior", "settings", "kernel", "noise_variance", "elbo", "upper_bound",
+    "certificate", "history", "feature_names",
 )  # fmt: skip
 
 # The arrays of a posterior, by their names in it, and those of the two scalings.
+SPARSE, EXACT = "sparse", "exact"  # kinds of posterior
 SPARSE_ARRAYS = ("Z", "L", "L_B", "weights")
 EXACT_ARRAYS = ("X", "centre", "y", "L", "weights")
 SCALING_ARRAYS = ("shift_X", "scale_X", "shift_y", "scale_y")
@@ -73,6 +75,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         "format": FORMAT,
         "version": VERSION,
         "estimator": type(estimator).__name__,
+        "posterior": SPARSE if isinstance(posterior, SparsePosterior) else EXACT,
         "settings": settings,
         "kernel": _describe(estimator.kernel_),
         "noise_variance": estimator.noise_variance_,
@@ -104,7 +107,7 @@ def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
         with safe_open(path, framework="pt") as file:
             header = _header(json.loads((file.metadata() or {}).get(HEADER, "{}")), has_checksum)
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-            _check_shapes(header["estimator"], shapes)
+            _check_shapes(header["posterior"], shapes)
             # Copied, so that the memory is aligned as it was when fitted: rounding depends on that.
             arrays = {name: _check_numbers(name, file.get_tensor(name).clone()) for name in shapes}
         return _rebuild(header, arrays)
@@ -137,12 +140,16 @@ def _header(header: Any, has_checksum: bool) -> dict[str, Any]:
         raise ValueError(f"its version is {version}, this release reads versions {versions}")
     if has_checksum != (version >= WITH_CHECKSUM):
         raise ValueError(f"its version is {version}, which does not go with {'a' if has_checksum else 'no'} checksum")
+    if version < WITH_POSTERIOR:
+        header["posterior"] = SPARSE if header["estimator"] == "SGPRegressor" else EXACT
+    if header["posterior"] not in (SPARSE, EXACT):
+        raise ValueError(f"there is no posterior {header['posterior']!r}")
     return header
 
 
-def _check_shapes(estimator: str, shapes: Mapping[str, list[int]]) -> None:
-    """Raise a ValueError unless the arrays are those of the estimator, of sizes that go together."""
-    names = (SPARSE_ARRAYS if estimator == "SGPRegressor" else EXACT_ARRAYS) + SCALING_ARRAYS
+def _check_shapes(posterior: str, shapes: Mapping[str, list[int]]) -> None:
+    """Raise a ValueError unless the arrays are those of the posterior, of sizes that go together."""
+    names = (SPARSE_ARRAYS if posterior == SPARSE else EXACT_ARRAYS) + SCALING_ARRAYS
     if set(shapes) != set(names):
         raise ValueError(f"its arrays are {sorted(shapes)} instead of {sorted(names)}")
     m, d = math.prod(shapes["weights"]), math.prod(shapes["shift_X"])
@@ -178,15 +185,16 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     estimator._scaling_X, estimator._scaling_y = scalings
     m, d = len(arrays["weights"]), len(arrays["shift_X"])
     kernel, noise_variance = _kernel(header["kernel"]).for_inputs(d), _positive(header["noise_variance"])
-    estimator._posterior = _posterior(header["estimator"], arrays, kernel, noise_variance)
+    estimator._posterior = _posterior(header["posterior"], arrays, kernel, noise_variance)
     estimator._problem = None
     estimator.kernel_, estimator.noise_variance_ = kernel, noise_variance
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
     estimator.elbo_, estimator.upper_bound_ = _finite(header["elbo"]), _number(header["upper_bound"])
-    estimator.certificate_ = _certificate(header["certificate"])
+    estimator.certificate_ = _certificate(header["certificate"], header["version"])
+    estimator.method_ = "sparse" if header["posterior"] == SPARSE else "cholesky"
     estimator.history_ = [_stage(stage, header["version"]) for stage in header["history"]]
     n = estimator.certificate_.n
-    if m > n or (header["estimator"] == "GPRegressor" and m != n) or any(s.n != n for s in estimator.history_):
+    if m > n or (header["posterior"] == EXACT and m != n) or any(s.n != n for s in estimator.history_):
         raise ValueError(f"a model of {n} rows cannot have {m} points, or a history of other rows")
     estimator.n_features_in_ = d
     if header["feature_names"]:
@@ -202,9 +210,9 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
 
 
 def _posterior(
-    estimator: str, arrays: dict[str, torch.Tensor], kernel: Kernel, noise_variance: float
+    kind: str, arrays: dict[str, torch.Tensor], kernel: Kernel, noise_variance: float
 ) -> SparsePosterior | ExactPosterior:
-    if estimator == "SGPRegressor":
+    if kind == SPARSE:
         parts = {name: arrays[name] for name in SPARSE_ARRAYS}
         return SparsePosterior(kernel=kernel, noise_variance=noise_variance, repairs=Repairs(), **parts)
     parts = {name: arrays[name] for name in EXACT_ARRAYS}
@@ -214,8 +222,11 @@ def _posterior(
     )
 
 
-def _certificate(description: dict[str, Any]) -> Certificate:
-    certificate = Certificate(**description)
+def _certificate(description: dict[str, Any], version: int) -> Certificate:
+    evidence = description.get("evidence")
+    certificate = Certificate(**{**description, "evidence": None if evidence is None else Evidence(**evidence)})
+    if version < WITH_EVIDENCE and certificate.verdict in NEAR_EXACT:  # which nothing but the bounds speaks for
+        certificate = replace(certificate, verdict="not reached")
     lower, upper = _number(certificate.lower), _number(certificate.upper)
     _finite(certificate.elbo)
     if not lower <= upper + ROUNDING * _count(certificate.n):

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
 from nearexact.gp.quadratic import Iteration
+from nearexact.gp.search import Round
 from nearexact.gp.stages import Progress, Stage
 
 REFRESHES_PER_SECOND = 4
@@ -22,6 +23,7 @@ class Display:
     def __init__(self, live: Live | None, time_limit: float) -> None:
         self._live, self._time_limit = live, time_limit
         self._stages: list[tuple[Stage, str]] = []
+        self._search = ""  # the last line about it
         self._update(None)
 
     def step(self, progress: Progress) -> None:
@@ -31,6 +33,14 @@ class Display:
     def stage(self, stage: Stage, verdict: str = "") -> None:
         """After an M is done."""
         self._stages.append((stage, verdict))
+        self._update(None)
+
+    def round(self, subset: Round) -> None:
+        """After a subset of the search for hyperparameters."""
+        self._search = (
+            f"search on {subset.rows} rows: {subset.agreeing} of {len(subset.likelihoods)} starts agree on"
+            f" {subset.likelihoods[0] / subset.rows:.4f} nats per row"
+        )
         self._update(None)
 
     def _update(self, progress: Progress | None) -> None:
@@ -54,7 +64,7 @@ class Display:
             table.add_row(
                 str(progress.m), f"{progress.objective:.1f}", "…", "", "", "", f"{progress.seconds:.1f}", style="dim"
             )
-        self._live.update(table)
+        self._live.update(Group(self._search, table) if self._search else table)
 
 
 @contextmanager

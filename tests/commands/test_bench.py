@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nearexact.bench.store import FINISHED, RunFolder, RunSpec
+from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.cli import main
 
 
@@ -20,7 +20,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run = RunFolder(spec.folder(Path("results")))
     run.prepare(spec)
     run.append({"elapsed": 1.0, "rmse": 0.5, "nlpd": 1.0, "milestone": True})
-    run.update(status=FINISHED)
+    run.update(status=RunStatus.FINISHED)
     return run.path
 
 

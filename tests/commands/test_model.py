@@ -66,7 +66,7 @@ def test_diabetes_from_csv_to_predictions(tmp_path: Path, capsys: pytest.Capture
     data, model, page, out = (tmp_path / name for name in ("diabetes.csv", "model.nx", "fit.html", "out.parquet"))
     frame = load_diabetes(as_frame=True).frame
     frame.to_csv(data, index=False)
-    options = ("-o", model, "--report", page, "--json", "--kernel", "se+linear")
+    options = ("-o", model, "--report", page, "--json", "--kernel", "se")
     fit = command("fit", data, "--target", "target", *options)
     assert fit.returncode == 0, fit.stderr
     assert "gap per point" in fit.stderr  # the progress display

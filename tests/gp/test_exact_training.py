@@ -11,6 +11,8 @@ import torch
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Stage
 from nearexact.gp.exact_training import exact_memory
 from nearexact.kernels import SquaredExponential
+from nearexact.kernels.stationary import PAIRS_AT_ONCE
+from nearexact.noise_only import noise_only_likelihood
 from tests.problems import KERNELS, many_inputs, standardised
 from tests.tensors import Allocations
 
@@ -19,22 +21,14 @@ def test_finds_an_optimum_and_leaves_the_noise_trap() -> None:
     X, y = many_inputs(200, 30)
     training = ExactTraining(SquaredExponential(), X, y)
     training.run()
-    assert [stage.rescues for stage in training.history] == [0, 1]
-    assert [stage.ended for stage in training.history] == ["", "optimum found"]
-    assert training.history[0].elbo < training.history[1].elbo - 50.0
+    assert [stage.rescues for stage in training.history] == list(range(len(training.history)))
+    assert training.history[-1].ended == "optimum found"
     lower, upper = training.bounds()
-    assert lower == upper == training.history[1].elbo
+    assert lower == upper == training.history[-1].objective
+    assert lower > noise_only_likelihood(torch.tensor(y)) + 50.0
     kernel, noise = training.posterior().kernel, training.posterior().noise_variance
     objective = ExactObjective(kernel, noise, X, y)
     assert np.abs(objective(objective.theta0)[1]).max() < 0.05
-
-
-def test_one_input_is_not_tried_twice() -> None:
-    """Divided by √1, the second start would be the first."""
-    rng = np.random.default_rng(0)
-    training = ExactTraining(SquaredExponential(), rng.normal(size=(50, 1)), rng.normal(size=50))
-    training.run()
-    assert len(training.history) == 1
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -45,7 +39,9 @@ def test_memory_is_what_was_announced(name: str, n: int) -> None:
         training = ExactTraining(KERNELS[name], X, y, time_limit=1e-9 if n > 200 else math.inf)
         training.objective(training.objective.theta0)
         training.run()
-    assert allocations.peak_bytes <= 1.05 * exact_memory(KERNELS[name].for_inputs(3), n) + 100_000
+    # Where a start makes rows nearly coincide, the kernel looks at such pairs one by one; at most all of them.
+    pairs = 8 * (12 + 3) * min(n * n, PAIRS_AT_ONCE)
+    assert allocations.peak_bytes <= 1.05 * exact_memory(KERNELS[name].for_inputs(3), n) + pairs
 
 
 @pytest.mark.parametrize("limit", [0.5, 3.0, 10.0, 40.0])

@@ -67,7 +67,7 @@ def test_names_follow_theta() -> None:
     ]
 
 
-@given(st.lists(st.floats(-36.0, 60.0), min_size=1, max_size=5))
+@given(st.lists(st.floats(-36.0, 50.0), min_size=1, max_size=5))
 def test_log_coordinates_are_the_logarithms_of_what_exceeds_the_floor(values: list[float]) -> None:
     theta = np.array(values)
     logs = LogCoordinates.from_theta(theta)

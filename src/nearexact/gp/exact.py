@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -10,10 +11,16 @@ from torch import Tensor
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior
-from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs, jittered_cholesky
 from nearexact.kernels.base import Kernel, Tensors, add_to
-from nearexact.typing import FloatArray
+from nearexact.limits import memory_budget
+from nearexact.typing import FloatArray, MemoryLimit
 from nearexact.validation import as_training_data
+
+SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its factor, and a copy of that
+TRIAL_NOISE = 0.1
+TRIAL_ROWS = 1000  # an evaluation of which tells what one of all rows costs
+CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
 
 
 class ExactObjective:
@@ -59,6 +66,10 @@ class ExactObjective:
             repairs=self.repairs,
         )
 
+    def release(self) -> None:
+        """Give back the memory that is kept between evaluations."""
+        self._K = None
+
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
         """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""
         model = self.factorise(kernel, noise_variance)
@@ -73,3 +84,27 @@ class ExactObjective:
             add_to(gradients, kernel.cross_vjp(self._features[rows], self._features[right], K_bar))
         by_noise = 0.5 * float(alpha @ alpha - K_inv.diagonal().sum())
         return model.lml, gradients, by_noise
+
+
+def exact_memory(kernel: Kernel, n: int) -> int:
+    """Bytes that an evaluation allocates besides the data."""
+    chunk = min(n, chunk_rows(n)) * n * (CHUNK_ARRAYS + kernel.temporaries)
+    return 8 * (SQUARE_ARRAYS * n * n + chunk)
+
+
+def exact_fits(
+    kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_limit: MemoryLimit, *, evaluations: float = 10.0
+) -> bool:
+    """Whether so many evaluations with all rows fit into the limits, as predicted from one with fewer rows."""
+    n = len(y)
+    if exact_memory(kernel, n) > memory_budget(memory_limit, X.device):
+        return False
+    rows = min(n, TRIAL_ROWS)
+    objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
+    try:
+        objective.value_and_gradient(kernel, TRIAL_NOISE)  # the first one is slower
+        started = time.perf_counter()
+        objective.value_and_gradient(kernel, TRIAL_NOISE)
+    except NumericalError:
+        return n == rows
+    return evaluations * (time.perf_counter() - started) * (n / rows) ** 3 <= time_limit or n == rows

@@ -1,4 +1,4 @@
-"""Training an exact GP: L-BFGS from the usual start, and from a smoother one where that ends in noise."""
+"""Training an exact GP: θ from a search on subsets, then L-BFGS on all rows from the best few of what it found."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ from typing import Any
 
 import numpy as np
 
+from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.exact import ExactObjective
-from nearexact.gp.memory import chunk_rows
-from nearexact.gp.optimise import OptimiserEnd, Step, minimise
+from nearexact.gp.budget import Timer
+from nearexact.gp.exact import ExactObjective, exact_memory
+from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
+from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
+from nearexact.gp.search import AGREEMENT, CARRIED, FIRST_ROWS, Round, Search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
-from nearexact.gp.starts import START_NOISE, with_less_influence
+from nearexact.gp.starts import START_NOISE
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
-from nearexact.noise_only import explains_nothing, noise_only_likelihood
-from nearexact.typing import FloatArray
+from nearexact.typing import FloatArray, MemoryLimit
+
+__all__ = ["ExactTraining", "exact_memory"]
 
 logger = logging.getLogger(__name__)
 
-SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its factor, and a copy of that
+SEARCH_SHARE = 0.4  # of the time limit, at most
 EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
-CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
+WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
+SETTINGS = LBFGSSettings(ftol=1e-8)
+SETTLED = 1e-3  # nats per row that the last steps together may have gained for the optimiser to be nearly done ...
+SETTLED_STEPS = 3  # ... which were so many
 ENDS = {
     OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
     OptimiserEnd.MAX_ITERATIONS: TrainingEnd.MAX_ITERATIONS,
@@ -45,7 +52,7 @@ STAGE_ENDS = {
 
 
 class ExactTraining:
-    """One training run, with the same interface as `Training`; its stages are the starts, their M is N."""
+    """One training run, with the same interface as `Training`; its stages are the starts on all rows, their M is N."""
 
     def __init__(
         self,
@@ -54,9 +61,11 @@ class ExactTraining:
         y: Any,
         *,
         time_limit: float = math.inf,
-        memory_limit: int | float | str | None = None,
+        memory_limit: MemoryLimit = None,
+        seed: int | None = None,
         on_step: Callable[[Progress], None] | None = None,
         on_stage: Callable[[Stage, ExactPosterior], str | None] | None = None,
+        on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
@@ -69,44 +78,58 @@ class ExactTraining:
                 f"exact GP regression with {self.n} rows needs {needed / 1e9:.3g} GB, but the memory limit is"
                 f" {budget / 1e9:.3g} GB: allow more, or use a sparse GP"
             )
-        self.time_limit, self.clock, self.on_step, self.on_stage = time_limit, clock, on_step, on_stage
+        self.timer, self.on_step, self.on_stage = Timer(time_limit, clock), on_step, on_stage
         self.history: list[Stage] = []
-        self.flops = 0.0
         self.best_theta, self.best_lml = self.objective.theta0, -math.inf
+        self.search = Search(
+            kernel,
+            self.objective.X,
+            self.objective.y,
+            time_limit=SEARCH_SHARE * time_limit,
+            memory=budget,
+            seed=seed,
+            # A small problem is searched on all rows at once; else the last subset is half of them.
+            most_rows=self.n if self.n <= FIRST_ROWS else -(-self.n // 2),
+            on_round=on_round,
+            clock=clock,
+            numerics=numerics,
+        )
+        self._flops = 0.0
         self._model: ExactPosterior | None = None
-        self._started = self._stage_started = clock()
-        self._evaluations, self._last_seconds, self._recorded = 0, 0.0, False
+        self._started, self._evaluations, self._recorded = 0.0, 0, False
+        self._evaluation_seconds = 0.0
+        self._steps: list[float] = []  # likelihoods after the steps of the start that leads to the best one
+        self._settled = False  # whether the optimiser was done, or nearly so, where the likelihood is highest
+        self._likelihoods: list[float] = []  # that the starts have ended with
+
+    @property
+    def flops(self) -> float:
+        """Floating point operations so far, by formula: Cholesky factors and inverses only."""
+        return self._flops + self.search.flops
 
     def run(self) -> None:
         """Maximise the log marginal likelihood."""
-        noise_only = noise_only_likelihood(self.objective.y)
-        theta0 = self.objective.theta0
-        smooth = with_less_influence(self.layout, theta0)
         self._begin()
-        started = self.clock()
         self.best_lml = self.posterior().lml  # something to return if time is up already
-        self._last_seconds = EVALUATION_FACTORISATIONS * (self.clock() - started)
-        for number, theta in enumerate([theta0] if np.array_equal(smooth, theta0) else [theta0, smooth]):
+        self._evaluation_seconds = EVALUATION_FACTORISATIONS * self.timer.seconds()
+        if self.timer.left() > self._evaluation_seconds:
+            self._model = None  # the search needs the memory
+            self.objective.release()
+            self.search.run()
+        end = TrainingEnd.TIME_LIMIT
+        for number, theta in enumerate(self._starts()):
             if number:
                 self._begin()
-                self._model = None  # its memory is needed
-            end, detail, restarts = TrainingEnd.TIME_LIMIT, "", 0
-            left = self.time_limit - (self.clock() - self._started)
-            if left > self._last_seconds:
-                try:
-                    optimum = minimise(
-                        self._evaluate, theta, time_limit=left, callback=self._after_step, clock=self.clock
-                    )
-                    end, restarts = ENDS[optimum.reason], optimum.restarts
-                except NumericalError as error:
-                    logger.info("exact GP: a start failed: %s", error)
-                    end, detail = TrainingEnd.FAILED, f": {error}"
-            self._record(end, detail, restarts, rescues=number)
+            result = self._climb(theta)
+            end = result[0]
+            self._record(*result, rescues=number)
             wanted_end = None if self.on_stage is None else self.on_stage(self.history[-1], self.posterior())
-            done = end is TrainingEnd.TIME_LIMIT or not explains_nothing(self.best_lml, noise_only, self.n)
-            if wanted_end is not None or done:
+            if wanted_end is not None:
+                self._close(wanted_end)
+                return
+            if end is TrainingEnd.TIME_LIMIT:
                 break
-        self._close(wanted_end or end)
+        self._close(end)
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`."""
@@ -114,12 +137,6 @@ class ExactTraining:
             self._record(TrainingEnd.INTERRUPTED, "", 0, rescues=len(self.history))
         if not self.history[-1].ended:
             self._close(TrainingEnd.INTERRUPTED)
-
-    def _begin(self) -> None:
-        self._stage_started, self._evaluations, self._recorded = self.clock(), 0, False
-
-    def _close(self, reason: str) -> None:
-        self.history[-1] = replace(self.history[-1], ended=reason)
 
     def posterior(self) -> ExactPosterior:
         """The best model so far."""
@@ -135,24 +152,77 @@ class ExactTraining:
         """The same, part by part."""
         return self.posterior().bounds
 
+    def evidence(self) -> Evidence:
+        """What speaks for the best θ so far."""
+        agreeing = [sum(self.best_lml - value <= AGREEMENT * self.n for value in self._likelihoods)]
+        agreeing += [subset.agreeing for subset in self.search.rounds]
+        starts = [len(self._likelihoods)] + [len(subset.likelihoods) for subset in self.search.rounds]
+        return Evidence(self.n, max(starts), max(agreeing), 0.0 if self._settled else math.nan, self.best_lml)
+
+    def _starts(self) -> list[FloatArray]:
+        """The best of the search, and others that may yet win on all rows."""
+        candidates = self.search.candidates
+        rows = self.search.rounds[-1].rows if self.search.rounds else 1
+        near = [c.theta for c in candidates if candidates[0].likelihood - c.likelihood <= WORTH_CARRYING * rows]
+        return near[:CARRIED] or [self.objective.theta0]
+
+    def _climb(self, theta: FloatArray) -> tuple[TrainingEnd, str, int]:
+        """L-BFGS from a start: how it ended, details, restarts."""
+        left = self.timer.left()
+        if left <= self._evaluation_seconds:
+            return TrainingEnd.TIME_LIMIT, "", 0
+        before, self._steps, self._model = self.best_lml, [], None  # the model's memory is needed
+        try:
+            optimum = minimise(
+                LogCoordinates.objective(self._evaluate),
+                LogCoordinates.from_theta(theta),
+                time_limit=left,
+                callback=self._after_step,
+                settings=SETTINGS,
+                clock=self.timer.clock,
+            )
+        except NumericalError as error:
+            logger.info("exact GP: a start failed: %s", error)
+            return TrainingEnd.FAILED, f": {error}", 0
+        self._likelihoods.append(-optimum.value)
+        if self.best_lml > before:
+            self._settled = self._is_settled(optimum)
+        return ENDS[optimum.reason], "", optimum.restarts
+
+    def _is_settled(self, optimum: Optimum) -> bool:
+        if optimum.reason in (OptimiserEnd.CONVERGED, OptimiserEnd.NO_FURTHER_STEP):
+            return True
+        last = self._steps[-SETTLED_STEPS - 1 :]
+        return len(last) > SETTLED_STEPS and last[-1] - last[0] <= SETTLED * self.n
+
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        started = self.clock()
+        started = self.timer.seconds()
         value, gradient = self.objective(theta)
-        self._last_seconds = self.clock() - started
+        self._evaluation_seconds = self.timer.seconds() - started
         self._evaluations += 1
-        self.flops += 1.0 * self.n**3  # Cholesky factor and inverse
+        self._flops += 1.0 * self.n**3  # Cholesky factor and inverse
         if -value > self.best_lml:
             self.best_theta, self.best_lml, self._model = np.array(theta), -value, None
         return value, gradient
 
     def _after_step(self, step: Step) -> None:
+        self._steps.append(-step.value)
         if self.on_step is not None:
-            posterior = partial(self.objective.factorise, *self.layout.unpack(step.theta))
-            self.on_step(Progress(self.n, -step.value, self.clock() - self._started, posterior))
+            theta = LogCoordinates.to_theta(step.theta)
+            posterior = partial(self.objective.factorise, *self.layout.unpack(theta))
+            self.on_step(Progress(self.n, -step.value, self.timer.seconds(), posterior))
 
-    def _record(self, end: TrainingEnd, detail: str, restarts: int, rescues: int) -> None:
+    # ---- the record ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._started, self._evaluations, self._recorded = self.timer.seconds(), 0, False
+
+    def _close(self, reason: str) -> None:
+        self.history[-1] = replace(self.history[-1], ended=reason)
+
+    def _record(self, end: TrainingEnd, detail: str, restarts: int, *, rescues: int) -> None:
         model = self.posterior()
-        now = self.clock()
+        now = self.timer.seconds()
         self.history.append(
             Stage(
                 n=self.n,
@@ -163,8 +233,8 @@ class ExactTraining:
                 upper_bound=model.lml,
                 kernel=model.kernel,
                 noise_variance=model.noise_variance,
-                seconds=now - self._stage_started,
-                elapsed=now - self._started,
+                seconds=now - self._started,
+                elapsed=now,
                 evaluations=self._evaluations,
                 reselections=0,
                 restarts=restarts,
@@ -175,11 +245,5 @@ class ExactTraining:
                 stopped=f"{end}{detail}",
             )
         )
-        logger.info("exact GP: log marginal likelihood %.6g after %.1f s, %s", model.lml, now - self._started, end)
+        logger.info("exact GP: log marginal likelihood %.6g after %.1f s, %s", model.lml, now, end)
         self._recorded = True
-
-
-def exact_memory(kernel: Kernel, n: int) -> int:
-    """Bytes that an evaluation allocates besides the data."""
-    chunk = min(n, chunk_rows(n)) * n * (CHUNK_ARRAYS + kernel.temporaries)
-    return 8 * (SQUARE_ARRAYS * n * n + chunk)

@@ -20,8 +20,7 @@ from nearexact.typing import FloatArray
 # A value given exactly at the floor lies this far above it: θ stays finite, and the value right to 11 digits. But the
 # slope of softplus there is as small as this, so that an optimiser leaves such a parameter where it is.
 LEAST_EXCESS = 1e-16
-SMALL_SOFTPLUS = -30.0  # below this θ, softplus(θ) = exp(θ) to all digits
-LARGEST_LOG = 50.0  # of a hyperparameter that an optimiser may ask for: far beyond any use, and its square is finite
+LEAST_LOG, LARGEST_LOG = math.log(LEAST_EXCESS), 50.0  # of an excess that an optimiser may ask for
 
 
 Objective = Callable[[FloatArray], tuple[float, FloatArray]]
@@ -101,13 +100,13 @@ class LogCoordinates:
     @staticmethod
     def from_theta(theta: FloatArray) -> FloatArray:
         """log softplus(θ)."""
-        return np.where(theta < SMALL_SOFTPLUS, theta, np.log(np.logaddexp(0.0, theta)))
+        return np.log(np.logaddexp(0.0, np.maximum(theta, LEAST_LOG)))
 
     @staticmethod
     def to_theta(logs: FloatArray) -> FloatArray:
         """The θ whose softplus has these logarithms."""
-        excess = np.exp(np.minimum(logs, LARGEST_LOG))
-        return np.where(logs < SMALL_SOFTPLUS, logs, excess + np.log(-np.expm1(-excess)))
+        excess = np.exp(np.clip(logs, LEAST_LOG, LARGEST_LOG))
+        return excess + np.log(-np.expm1(-excess))
 
     @classmethod
     def objective(cls, objective: Objective) -> Objective:

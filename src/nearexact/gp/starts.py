@@ -1,8 +1,9 @@
-"""Where training starts, and the trap that a start may lead into: everything explained as noise."""
+"""First values of θ: where training starts."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,15 +11,55 @@ from nearexact.gp.parameters import ParameterLayout
 from nearexact.typing import FloatArray
 
 START_NOISE = 0.01  # variance, on standardised targets
+SMOOTH_NOISE = 0.1
+ROUGH_NOISE = 0.001
+SHORT, LONG = 0.15, 2.0  # lengthscales of a rough start, in standard deviations of an input, but for √D
+RANDOM_NOISE = (-4.0, -0.3)  # log10 of the noise variances that random starts are drawn between
+RANDOM_SPREAD = 1.0  # of the logarithm of a random start's parameters, input by input ...
+COMMON_SPREAD = 0.5  # ... and in common: all of them shorter, or all of them longer
+
+Factor = Callable[[str, FloatArray], FloatArray | float]  # of a parameter's name and value
+
+# The power of c by which each of these parameters is multiplied where inputs are divided by c. Others do not change.
+INPUT_POWERS = {"lengthscales": 1.0, "weight_variances": -2.0, "variances": -2.0}
 
 
 def with_less_influence(layout: ParameterLayout, theta: FloatArray) -> FloatArray:
     """θ with the inputs divided by √D: distances grow like that, and with many inputs no two rows look similar."""
+    factor = math.sqrt(layout.n_inputs)
+    return _scaled(layout, theta, lambda name, value: factor ** INPUT_POWERS.get(name, 0.0))
+
+
+def rough_start(layout: ParameterLayout, theta: FloatArray, inputs: Sequence[int]) -> FloatArray:
+    """θ with short lengthscales for these inputs, long ones for the others, and little noise.
+
+    A function with fast details in few inputs looks like a smooth one with noise from every other start.
+    """
+    factors = np.full(layout.n_inputs, LONG * math.sqrt(layout.n_inputs))
+    factors[list(inputs)] = SHORT * math.sqrt(len(inputs))
+    changed = _scaled(layout, theta, lambda name, value: factors ** INPUT_POWERS[name] if name in INPUT_POWERS else 1.0)
+    kernel, _ = layout.unpack(changed)
+    return layout.pack(kernel, ROUGH_NOISE)
+
+
+def random_start(layout: ParameterLayout, theta: FloatArray, random: np.random.Generator) -> FloatArray:
+    """θ with every parameter multiplied at random, and with any noise variance."""
+    common = COMMON_SPREAD * random.normal()
+
+    def factor(name: str, value: FloatArray) -> FloatArray:
+        power = INPUT_POWERS.get(name)
+        spread = COMMON_SPREAD * random.normal(size=value.shape)
+        return np.exp(spread if power is None else power * (common + RANDOM_SPREAD / COMMON_SPREAD * spread))
+
+    kernel, _ = layout.unpack(_scaled(layout, theta, factor))
+    return layout.pack(kernel, max(10.0 ** random.uniform(*RANDOM_NOISE), layout.numerics.floor))
+
+
+def _scaled(layout: ParameterLayout, theta: FloatArray, factor: Factor) -> FloatArray:
+    """θ with each of the kernel's parameters multiplied; parts of sums and products keep their names."""
     kernel, noise_variance = layout.unpack(theta)
-    d = layout.n_inputs
-    factors = {"lengthscales": math.sqrt(d), "weight_variances": 1.0 / d, "variances": 1.0 / d}
     changed = {
-        name: np.maximum(value * factors.get(name.rpartition(".")[2], 1.0), layout.numerics.floor)
+        name: np.maximum(value * factor(name.rpartition(".")[2], value), layout.numerics.floor)
         for name, value in kernel.parameters.items()
     }
     return layout.pack(kernel.with_parameters(changed), noise_variance)

@@ -1,8 +1,12 @@
 """Training a sparse GP with nothing to tune: M grows, and for each M θ is optimised and the points are selected again.
 
-`procedure="paper"` is Algorithm 1 of Ober et al., where every M starts from the same θ. `procedure="robust"` adds a way
-out where that start leads nowhere, and never gives back what a smaller M has reached. What to make of the models on
-the way, and whether one of them is good enough, is left to the callbacks.
+`procedure="paper"` is Algorithm 1 of Ober et al., where every M starts from the same θ; it differs from the printed one
+only where it must: M points that do not fit into memory are not tried, an M that cannot be computed is left out, and
+once the residual variance of every row is rounding noise, further points are any rows.
+
+`procedure="robust"` starts from what a search on subsets has found (search.py), compares models by what is proved about
+the exact likelihood, since the ELBO at a given M favours smooth θ, and never gives back what a smaller M has reached.
+What to make of the models on the way, and whether one of them is good enough, is left to the callbacks.
 """
 
 from __future__ import annotations
@@ -18,16 +22,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Budget, TimeIsUpError
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.inducing import select
-from nearexact.gp.optimise import OptimiserEnd, Step, minimise
-from nearexact.gp.parameters import ParameterLayout
+from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
+from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.schedule import SCHEDULE, ends_early, inducing_schedule
+from nearexact.gp.search import Round, Search
 from nearexact.gp.sparse import SparseObjective, is_tight
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, with_less_influence
@@ -42,6 +48,10 @@ logger = logging.getLogger(__name__)
 # How the log marginal likelihood is approximated: a class of objectives, made from kernel, noise, X, y and Z.
 ObjectiveFactory = type[SparseObjective] | type[FitcObjective]
 MOST_SELECTIONS = 20  # for one M
+SEARCH_SHARE = 0.25  # of the time limit, at most
+EVIDENCE_SHARE = 0.1  # of what is left of it, for each look at what speaks for θ
+SAME_THETA = 0.002  # nats per row of a subset between the exact likelihoods at two θ that count as alike
+ROBUST_SETTINGS, PAPER_SETTINGS = LBFGSSettings(ftol=1e-7), LBFGSSettings()
 LARGE_DATA = 10**6  # numbers in X, above which even the first steps take a while, and are predicted from a few rows
 TRIAL_SHARE, FEWEST_TRIAL_ROWS = 0.02, 64
 
@@ -54,6 +64,12 @@ class Candidate:
     theta: FloatArray
     objective: float  # what is maximised, −∞ where it could not be computed
     model: _Model | None = None  # where it is at hand
+
+    @property
+    def lower_bound(self) -> float:
+        """On the exact log marginal likelihood; of FITC, which bounds nothing, its own likelihood."""
+        lower = self.objective if self.model is None else self.model.bounds.lower
+        return lower if math.isfinite(lower) else self.objective
 
     @property
     def computed(self) -> bool:
@@ -118,6 +134,7 @@ class Training:
         objective: ObjectiveFactory = SparseObjective,
         on_step: Callable[[Progress], None] | None = None,
         on_stage: Callable[[Stage, SparsePosterior], str | None] | None = None,
+        on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
@@ -152,6 +169,19 @@ class Training:
                 f"{self.schedule[0]} inducing points for {n} rows need {needed / 1e6:.3g} MB,"
                 f" but the memory limit is {memory / 1e6:.3g} MB"
             )
+        self.search: Search | None = None
+        if procedure == "robust" and objective is SparseObjective:
+            self.search = Search(
+                kernel,
+                self.X,
+                self.y,
+                time_limit=SEARCH_SHARE * time_limit,
+                memory=memory,
+                seed=seed,
+                on_round=on_round,
+                clock=clock,
+                numerics=numerics,
+            )
         # Something to return whatever happens: any points, with the θ to start from.
         rows = self._random.permutation(n)[: self.schedule[0]]
         self.best = Candidate(rows, self.theta0, -math.inf)
@@ -165,6 +195,9 @@ class Training:
         end: str | None = None
         if self.X.numel() >= LARGE_DATA and math.isfinite(self.budget.time_limit):
             self._predict_first_costs()
+        if self.search is not None and self.budget.left() > self.budget.least_seconds(self.schedule[0]):
+            self.search.run()
+            self.flops += self.search.flops
         for m in self.schedule:
             end = self._limit_before(m) or self._run_stage(m)
             if end is not None:
@@ -193,6 +226,18 @@ class Training:
         """All that is known about the log marginal likelihood of the best model so far."""
         return self._best_model().bounds
 
+    def evidence(self) -> Evidence | None:
+        """What speaks for the best θ so far, if there was a search."""
+        seconds = EVIDENCE_SHARE * self.budget.left()
+        return None if self.search is None else self.search.evidence(self.best.theta, seconds)
+
+    def searched_in_vain(self) -> bool:
+        """Whether the exact likelihood of a subset was no better than noise wherever the search has looked."""
+        if self.search is None or not self.search.rounds:
+            return False
+        y = self.search.objective(self.search.rounds[-1].rows).y
+        return explains_nothing(self.search.candidates[0].likelihood, noise_only_likelihood(y), len(y))
+
     # ---- one M -----------------------------------------------------------------------------------------------------
 
     def _limit_before(self, m: int) -> TrainingEnd | None:
@@ -212,6 +257,8 @@ class Training:
             result = None
         except NumericalError as error:
             logger.warning("M=%d could not be computed: %s", m, error)
+            if self.procedure == "paper":
+                return None
             result = _Result(self.best, StageEnd.FAILED, f"{StageEnd.FAILED}: {error}")
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or not self.history:
@@ -225,25 +272,16 @@ class Training:
             return None
         model = self._record(result)
         reason = None if self.on_stage is None else self.on_stage(self.history[-1], model.posterior)
-        if reason is None and self._stage.exhausted:
+        if reason is None and self._stage.exhausted and self.procedure == "robust":
             return TrainingEnd.NO_VARIANCE_LEFT
         return reason
 
     def _robust(self, m: int) -> _Result:
-        """The paper's start; where it leads nowhere, two more; and never less than what is held already."""
+        """Several starts, of which the best is kept, and never less than what is held already."""
         held = self.best
-        theta_smooth = with_less_influence(self.layout, self.theta0)
-        cold = partial(self._climb, m, self.theta0)
-        warm = partial(self._climb, m, held.theta, start=held.rows)  # nested points: no worse from the beginning
-        smooth = [] if np.array_equal(theta_smooth, self.theta0) else [partial(self._climb, m, theta_smooth)]
-        if self._explains_nothing(held):
-            starts = [cold, *smooth]
-        elif self.budget.left() < self._cold_seconds(m):
-            starts = [warm]
-        else:
-            starts = [cold, warm, *smooth]
         best = _Result(held, StageEnd.UNBEATEN, StageEnd.UNBEATEN)
         failures: list[NumericalError] = []
+        starts = self._robust_starts(m, held)
         for number, climb in enumerate(starts):
             self._stage.rescues = number
             try:
@@ -252,15 +290,34 @@ class Training:
                 logger.info("M=%d: a start failed: %s", m, error)
                 failures.append(NumericalError(str(error)))  # without the traceback, which holds large buffers
                 continue
-            if result.candidate.objective >= best.candidate.objective:
+            if result.candidate.lower_bound >= best.candidate.lower_bound:
                 best = result
-            if number == 0 and best is result and not self._explains_nothing(result.candidate):
-                break
         if len(failures) == len(starts) and self.best is held:
             raise failures[-1]
-        if self.best.objective > best.candidate.objective:  # a start may fail late
+        if self.best.lower_bound > best.candidate.lower_bound:  # a start may fail late
             return _Result(self.best, StageEnd.FAILED, StageEnd.FAILED)
         return best
+
+    def _robust_starts(self, m: int, held: Candidate) -> list[Callable[[], _Result]]:
+        """What to climb from: the search's θ, what a smaller M has reached, and where that is nothing the usual starts.
+
+        While an exact likelihood says that the θ that is held is worse than the search's, both are tried at every M:
+        with few points the smoother one has the better bound. Once they are alike, one of them is enough.
+        """
+        cold = [self.theta0]
+        smooth = with_less_influence(self.layout, self.theta0)
+        if not np.array_equal(smooth, self.theta0):
+            cold.append(smooth)
+        searched = [] if self.search is None or not self.search.rounds else [self.search.candidates[0].theta]
+        warm = partial(self._climb, m, held.theta, start=held.rows)  # nested points: no worse from the beginning
+        if self._explains_nothing(held):
+            return [partial(self._climb, m, theta) for theta in [*searched, *cold]]
+        if not searched:
+            return (
+                [warm] if self.budget.left() < self._cold_seconds(m) else [partial(self._climb, m, self.theta0), warm]
+            )
+        alike = self.search is not None and self.search.gain_per_row(held.theta) <= SAME_THETA
+        return [warm] if alike else [partial(self._climb, m, searched[0]), warm]
 
     def _climb(self, m: int, theta: FloatArray, *, start: IndexArray | None = None) -> _Result:
         """Optimise θ, select again, and so on while selection helps: the inner loop of Algorithm 1."""
@@ -301,16 +358,24 @@ class Training:
 
         def after_step(step: Step) -> None:
             if self.on_step is not None:
-                model = partial(objective.factorise, *self.layout.unpack(step.theta))
+                at = LogCoordinates.to_theta(step.theta) if in_logs else step.theta
+                model = partial(objective.factorise, *self.layout.unpack(at))
                 self.on_step(Progress(m, -step.value, self.seconds(), lambda: model().posterior()))
 
-        time_limit = self.budget.left() - self.budget.sweep.predicted(m)  # the model itself takes a sweep more
-        optimum = minimise(evaluate, theta, time_limit=time_limit, callback=after_step, clock=self.budget.clock)
+        in_logs = self.procedure == "robust"
+        optimum = minimise(
+            LogCoordinates.objective(evaluate) if in_logs else evaluate,
+            LogCoordinates.from_theta(theta) if in_logs else theta,
+            time_limit=self.budget.left() - self.budget.sweep.predicted(m),  # the model itself takes a sweep more
+            callback=after_step,
+            settings=ROBUST_SETTINGS if in_logs else PAPER_SETTINGS,
+            clock=self.budget.clock,
+        )
         self._stage.restarts += optimum.restarts
         logger.debug("M=%d: %s after %d evaluations, %.6g", m, optimum.reason, optimum.evaluations, -optimum.value)
         if optimum.reason is OptimiserEnd.TIME_LIMIT:
             raise TimeIsUpError
-        return optimum.theta
+        return LogCoordinates.to_theta(optimum.theta) if in_logs else optimum.theta
 
     def _candidate(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> Candidate:
         """The model at θ with these points."""
@@ -338,6 +403,9 @@ class Training:
             ).indices
         self.flops += 1.0 * len(rows) ** 2 * len(self.X)
         self._stage.exhausted &= len(rows) < m
+        if self.procedure == "paper" and len(rows) < m:  # what is left is rounding noise: any rows are as good
+            others = np.setdiff1d(np.arange(len(self.X)), rows)
+            rows = np.concatenate([rows, np.random.default_rng(seed).permutation(others)[: m - len(rows)]])
         return rows
 
     def _objective(self, rows: IndexArray) -> SparseObjective | FitcObjective:
@@ -380,7 +448,11 @@ class Training:
     def _offer(self, candidate: Candidate) -> None:
         if not math.isfinite(candidate.objective):
             return
-        if candidate.objective >= self.best.objective:
+        if self.procedure == "paper":
+            better = candidate.objective >= self.best.objective
+        else:
+            better = candidate.lower_bound >= self.best.lower_bound
+        if better:
             self.best = candidate
         if self._stage.best is None or candidate.objective >= self._stage.best.objective:
             self._stage.best = replace(candidate, model=None)  # only one model is worth its memory

@@ -36,6 +36,7 @@ class GPR:
             X,
             y,
             memory_limit=task.memory_limit,
+            seed=task.seed,
             on_step=after_step,
             on_stage=after_stage,
         )

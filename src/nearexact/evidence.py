@@ -1,0 +1,25 @@
+"""What speaks for a model's hyperparameters. Core and certificate both need it, the latter without torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a search for better hyperparameters θ has found: exact likelihoods of a subset, at θ and elsewhere."""
+
+    rows: int  # of the subset
+    starts: int  # of the search
+    agreeing: int  # of these that have ended near the best of all
+    gain_per_row: float  # nats by which the exact likelihood of these rows is higher at another θ; NaN if not known
+    likelihood: float  # the highest exact log marginal likelihood of these rows that any start has reached
+
+    def in_words(self, n: int) -> str:
+        """For a model of n rows."""
+        share = "all rows" if self.rows >= n else f"{self.rows} of {n} rows"
+        searched = f"{self.agreeing} of {self.starts} starts agree on the exact likelihood of {share}"
+        if math.isnan(self.gain_per_row):
+            return f"{searched}, which was still rising"
+        return f"{searched}, at most {self.gain_per_row:.2g} nats per row higher elsewhere"

@@ -1,0 +1,287 @@
+"""Hyperparameters from exact likelihoods of subsets: where in θ the exact GP would be.
+
+A sparse GP with few points prefers smooth θ, where few points suffice, and any optimiser ends in whatever optimum lies
+near its start. The exact likelihood of a few hundred rows has no such preference and costs next to no time. So: many
+starts on a small random subset, the best few carried on to subsets that grow. θ still moves with the number of rows,
+so this finds the right optimum and something else finishes, on all rows.
+
+The optimiser moves in logarithms of the hyperparameters; see LogCoordinates.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearexact.evidence import Evidence
+from nearexact.gp.budget import Timer
+from nearexact.gp.exact import ExactObjective, exact_memory
+from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
+from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
+from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, random_start, rough_start, with_less_influence
+from nearexact.kernels.base import Kernel
+from nearexact.typing import FloatArray, IndexArray
+from nearexact.validation import as_training_data
+
+logger = logging.getLogger(__name__)
+
+FIRST_ROWS = 256  # of the smallest subset, about
+GROWTH = 2  # from one subset to the next
+MOST_ROWS = 4096  # of the largest subset, of which an evaluation takes a second or two
+FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
+ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
+AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
+SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which one of them is enough to carry on
+FIRST_ROUGH, NEXT_ROUGH = 8, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
+CARRIED = 3  # best of a subset that go on to the next
+SETTINGS = LBFGSSettings(max_iterations=40, ftol=1e-5)
+NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
+DISTANCES_AT_ONCE = 2**24
+
+
+@dataclass(frozen=True)
+class Round:
+    """One subset, and what the starts on it have reached."""
+
+    rows: int
+    likelihoods: tuple[float, ...]  # exact log marginal likelihoods of these rows, the highest first
+    evaluations: int
+    seconds: float
+    finished: bool  # whether all starts were tried to their end
+
+    @property
+    def agreeing(self) -> int:
+        """How many starts have ended near the best of all."""
+        return sum(self.likelihoods[0] - value <= AGREEMENT * self.rows for value in self.likelihoods)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A θ, and the exact log marginal likelihood of a subset there."""
+
+    theta: FloatArray
+    likelihood: float
+
+
+class Search:
+    """One search. `run` does it; whenever it ends, `candidates` are the best θ so far, the best one first.
+
+    `time_limit` is in seconds of the clock, `memory` in bytes. The same seed gives the same search, as far as the time
+    limit allows.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Any,
+        y: Any,
+        *,
+        time_limit: float = math.inf,
+        memory: int | None = None,
+        seed: int | None = None,
+        most_rows: int = MOST_ROWS,
+        on_round: Callable[[Round], None] = lambda _: None,
+        clock: Callable[[], float] = time.perf_counter,
+        numerics: Numerics = DEFAULT_NUMERICS,
+    ) -> None:
+        self.X, self.y = as_training_data(X, y)
+        self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
+        self.numerics, self.on_round = numerics, on_round
+        self.timer = Timer(time_limit, clock)
+        self.rounds: list[Round] = []
+        self.flops = 0.0
+        self._random = np.random.default_rng(seed)
+        self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
+        self.candidates = [Candidate(self.theta0, -math.inf)]
+        self.sizes = [
+            rows
+            for rows in subset_sizes(len(self.X), most_rows)
+            if memory is None or exact_memory(self.layout.kernel, rows) <= memory
+        ]
+        self._order = subset_order(self.X, self.sizes[-1], self._random) if self.sizes else np.zeros(0, np.int64)
+        self._evaluation_seconds = 0.0  # of the last subset
+        self._agreeing = 0  # starts of the present round
+
+    def run(self) -> None:
+        """Go through the subsets while there is time."""
+        for position, rows in enumerate(self.sizes):
+            if position and self.timer.left() < self._predicted_seconds(rows):
+                break
+            starts = self._first_starts() if position == 0 else self._next_starts()
+            if not self._round(rows, starts):
+                break
+
+    def objective(self, rows: int) -> ExactObjective:
+        """The exact likelihood of the first so many rows of the subsets, which are nested."""
+        chosen = torch.from_numpy(self._order[:rows]).to(self.X.device)
+        return ExactObjective(self.layout.kernel, START_NOISE, self.X[chosen], self.y[chosen], numerics=self.numerics)
+
+    def gain_per_row(self, theta: FloatArray) -> float:
+        """How much higher the exact likelihood of the last subset is at the best θ than here, in nats per row."""
+        if not self.rounds:
+            return math.nan
+        rows = self.rounds[-1].rows
+        try:
+            likelihood = self.objective(rows).factorise(*self.layout.unpack(theta)).lml
+        except NumericalError:
+            return math.inf
+        return max(self.candidates[0].likelihood - likelihood, 0.0) / rows
+
+    def evidence(self, theta: FloatArray, seconds: float) -> Evidence | None:
+        """What speaks for a θ: how much is gained by moving on from it, or by going to the best of the search.
+
+        `seconds` are what that may take.
+        """
+        if not self.rounds:
+            return None
+        last = self.rounds[-1]
+        if self.gain_per_row(theta) <= AGREEMENT and seconds > 5.0 * self._evaluation_seconds:
+            self._climb_from(theta, last.rows, seconds)
+        agreeing, starts = max(r.agreeing for r in self.rounds), max(len(r.likelihoods) for r in self.rounds)
+        return Evidence(last.rows, starts, agreeing, self.gain_per_row(theta), self.candidates[0].likelihood)
+
+    def _climb_from(self, theta: FloatArray, rows: int, seconds: float) -> None:
+        """See whether a few steps from here lead to a higher likelihood than the best so far."""
+        try:
+            optimum = self._minimise(self.objective(rows), theta, seconds)
+        except NumericalError:
+            return
+        if -optimum.value > self.candidates[0].likelihood:
+            self.candidates.insert(0, Candidate(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+
+    def _minimise(self, objective: ExactObjective, theta: FloatArray, seconds: float) -> Optimum:
+        optimum = minimise(
+            LogCoordinates.objective(objective),
+            LogCoordinates.from_theta(theta),
+            time_limit=max(seconds, 0.0),
+            settings=SETTINGS,
+            clock=self.timer.clock,
+        )
+        self.flops += 1.0 * optimum.evaluations * len(objective.y) ** 3  # Cholesky factor and inverse
+        return optimum
+
+    def _first_starts(self) -> Iterator[FloatArray]:
+        """A smooth start, the usual one, random ones until enough of all agree, and rough ones."""
+        smooth = with_less_influence(self.layout, self.theta0)
+        kernel, _ = self.layout.unpack(smooth)
+        yield self.layout.pack(kernel, SMOOTH_NOISE)
+        yield self.theta0
+        for number in range(2, MOST_STARTS):
+            if number >= FEWEST_STARTS and self._agreeing >= ENOUGH_AGREEING:
+                break
+            yield random_start(self.layout, smooth, self._random)
+        yield rough_start(self.layout, self.theta0, range(self.layout.n_inputs))
+        yield from self._rough_in_one_input(FIRST_ROUGH)
+
+    def _rough_in_one_input(self, most: int) -> Iterator[FloatArray]:
+        inputs = self.layout.n_inputs
+        if inputs > 1:
+            for d in self._random.permutation(inputs)[:most]:
+                yield rough_start(self.layout, self.theta0, [int(d)])
+
+    def _next_starts(self) -> Iterator[FloatArray]:
+        """The best of the last subset, and rough ones: more rows show finer details."""
+        yield from [candidate.theta for candidate in self.candidates[:CARRIED]]
+        yield from self._rough_in_one_input(NEXT_ROUGH)
+
+    def _predicted_seconds(self, rows: int) -> float:
+        """What a few evaluations with so many rows may take: they grow with the third power."""
+        return 5.0 * self._evaluation_seconds * GROWTH**3
+
+    def _round(self, rows: int, starts: Iterator[FloatArray]) -> bool:
+        """Optimise from each start on a subset; whether there was time for all of them."""
+        started = self.timer.seconds()
+        objective = self.objective(rows)
+        results: list[Candidate] = []
+        evaluations, finished = 0, True
+        for theta in starts:
+            if results and self.timer.left() < self._evaluation_seconds:
+                finished = False
+                break
+            try:
+                optimum = self._minimise(objective, theta, self.timer.left())
+            except NumericalError as error:
+                logger.debug("a start on %d rows failed: %s", rows, error)
+                continue
+            evaluations += optimum.evaluations
+            self._evaluation_seconds = optimum.seconds / optimum.evaluations
+            results.append(Candidate(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+            finished = optimum.reason is not OptimiserEnd.TIME_LIMIT
+            self._keep(results, rows)
+            best = self.candidates[0].likelihood
+            self._agreeing = sum(best - result.likelihood <= AGREEMENT * rows for result in results)
+        seconds = self.timer.seconds() - started
+        if results:
+            likelihoods = tuple(sorted((result.likelihood for result in results), reverse=True))
+            self.rounds.append(Round(rows, likelihoods, evaluations, seconds, finished))
+            self.on_round(self.rounds[-1])
+            logger.info(
+                "search on %d rows: %.6g, %d of %d starts agree, %d evaluations, %.1f s",
+                rows, likelihoods[0], self.rounds[-1].agreeing, len(likelihoods), evaluations, seconds,
+            )  # fmt: skip
+        return finished
+
+    def _keep(self, results: list[Candidate], rows: int) -> None:
+        """The results without those that are another's optimum, the best first."""
+        different: list[Candidate] = []
+        for result in sorted(results, key=lambda result: -result.likelihood):
+            if not different or different[-1].likelihood - result.likelihood > SAME_OPTIMUM * rows:
+                different.append(result)
+        self.candidates = different
+
+
+def subset_sizes(n: int, most_rows: int) -> list[int]:
+    """How many rows the subsets have: the last one is all of them, or `most_rows`, and each is half of the next."""
+    sizes = [min(n, most_rows)]
+    while sizes[0] > 2 * FIRST_ROWS:
+        sizes.insert(0, -(-sizes[0] // GROWTH))
+    return sizes
+
+
+def subset_order(X: Tensor, most: int, random: np.random.Generator) -> IndexArray:
+    """An order of at most so many rows, of which each beginning is a subset: random, but every third row is the nearest
+    neighbour of an earlier one.
+
+    Which rows a likelihood is of may depend on their inputs in any way. Neighbours show noise and fine details, which a
+    small random subset of many rows would not.
+    """
+    order = random.permutation(len(X))
+    if most >= len(X):
+        return order
+    pairs = most // NEIGHBOURS
+    neighbours = nearest_rows(X, order[:pairs])
+    mixed: list[int] = []
+    rest = iter(order)
+    taken: set[int] = set()
+    for position in range(len(order)):
+        row = int(next(rest))
+        if row not in taken:
+            taken.add(row)
+            mixed.append(row)
+        if position % (NEIGHBOURS - 1) == 0 and position // (NEIGHBOURS - 1) < pairs:
+            neighbour = int(neighbours[position // (NEIGHBOURS - 1)])
+            if neighbour not in taken:
+                taken.add(neighbour)
+                mixed.append(neighbour)
+        if len(mixed) >= most:
+            break
+    return np.array(mixed[:most], dtype=np.int64)
+
+
+def nearest_rows(X: Tensor, rows: IndexArray) -> IndexArray:
+    """The nearest other row of each of these rows."""
+    nearest = []
+    for part in torch.split(torch.from_numpy(rows), max(DISTANCES_AT_ONCE // len(X), 1)):
+        distances = torch.cdist(X[part], X)
+        distances[torch.arange(len(part)), part] = math.inf
+        nearest.append(distances.argmin(1))
+    return torch.cat(nearest).cpu().numpy()

@@ -1,0 +1,118 @@
+"""Search for hyperparameters on subsets: what it finds, within which limits, and what it says."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nearexact.gp import ExactObjective
+from nearexact.gp.search import MOST_STARTS, Search, nearest_rows, subset_order, subset_sizes
+from nearexact.gp.starts import random_start, rough_start, with_less_influence
+from nearexact.kernels import SquaredExponential
+from tests.problems import KERNELS, many_inputs, standardised
+
+
+@pytest.mark.parametrize(
+    ("n", "most", "sizes"),
+    [(50, 4096, [50]), (512, 4096, [512]), (1000, 4096, [500, 1000]), (10**6, 4096, [512, 1024, 2048, 4096])],
+)
+def test_subsets_double_up_to_the_largest(n: int, most: int, sizes: list[int]) -> None:
+    assert subset_sizes(n, most) == sizes
+
+
+def test_subsets_are_rows_without_repetition_and_hold_neighbours() -> None:
+    random = np.random.default_rng(0)
+    groups = random.normal(size=(500, 3))
+    X = torch.tensor(np.repeat(groups, 4, axis=0) + 1e-3 * random.normal(size=(2000, 3)))
+    order = subset_order(X, 300, np.random.default_rng(1))
+    assert len(set(order.tolist())) == len(order) == 300
+    groups_with_several = 300 - len({row // 4 for row in order})
+    random_rows = np.random.default_rng(2).permutation(2000)[:300]
+    assert groups_with_several > 1.5 * (300 - len({row // 4 for row in random_rows}))
+    rows = np.arange(0, 2000, 97)
+    assert (nearest_rows(X, rows) // 4 == rows // 4).all()
+    assert (nearest_rows(X, rows) != rows).all()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_ends_at_least_as_high_as_from_its_own_values(name: str) -> None:
+    X, y = standardised(60)
+    search = Search(KERNELS[name], X, y, seed=0)
+    search.run()
+    objective = search.objective(60)
+    value, _ = objective(search.theta0)
+    best = search.candidates[0]
+    assert best.likelihood >= -value
+    assert -objective(best.theta)[0] == pytest.approx(best.likelihood, abs=1e-6)
+    assert search.gain_per_row(best.theta) == pytest.approx(0.0, abs=1e-9)
+    assert search.gain_per_row(search.theta0) == pytest.approx((best.likelihood + value) / 60, rel=1e-6, abs=1e-9)
+
+
+def test_it_leaves_the_noise_trap_and_says_how_many_starts_agree() -> None:
+    X, y = many_inputs(200, 30)
+    search = Search(SquaredExponential(), X, y, seed=0)
+    search.run()
+    (last,) = search.rounds
+    assert last.likelihoods == tuple(sorted(last.likelihoods, reverse=True))
+    assert last.agreeing >= 2
+    evidence = search.evidence(search.candidates[0].theta, math.inf)
+    assert evidence is not None
+    assert (evidence.rows, evidence.agreeing) == (200, last.agreeing)
+    assert evidence.gain_per_row < 1e-3
+    noise = search.layout.pack(SquaredExponential(np.full(30, 1e3)), 1.0)
+    there = search.evidence(noise, math.inf)
+    assert there is not None
+    assert there.gain_per_row > 0.1
+
+
+def test_the_same_seed_gives_the_same_search() -> None:
+    X, y = standardised(700)
+    searches = [Search(SquaredExponential(), X, y, seed=5) for _ in range(2)]
+    for search in searches:
+        search.run()
+    assert [r.likelihoods for r in searches[0].rounds] == [r.likelihoods for r in searches[1].rounds]
+    assert [r.rows for r in searches[0].rounds] == [350, 700]
+
+
+def test_time_and_memory_limits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    evaluate = ExactObjective.__call__
+
+    def slow(objective: ExactObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        now[0] += 1.0
+        return evaluate(objective, theta)
+
+    monkeypatch.setattr(ExactObjective, "__call__", slow)
+    X, y = standardised(700)
+    for limit in (0.5, 5.0, 40.0):
+        now[0] = 0.0
+        search = Search(SquaredExponential(), X, y, seed=0, time_limit=limit, clock=lambda: now[0])
+        search.run()
+        assert now[0] <= limit + 1.0
+        assert len(search.rounds) == 1
+        assert math.isfinite(search.candidates[0].likelihood)
+        assert len(search.rounds[0].likelihoods) <= MOST_STARTS
+    small = Search(SquaredExponential(), X, y, seed=0, memory=12 * 10**6)
+    assert small.sizes == [350]
+    none = Search(SquaredExponential(), X, y, seed=0, memory=1000)
+    none.run()
+    assert none.rounds == []
+    assert none.evidence(none.theta0, 1.0) is None
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_starts_are_allowed_values_of_the_same_kernel(name: str) -> None:
+    X, y = standardised(20)
+    layout = Search(KERNELS[name], X, y).layout
+    theta = layout.pack(layout.kernel, 0.01)
+    random = np.random.default_rng(0)
+    starts = [random_start(layout, theta, random) for _ in range(20)]
+    for start in [*starts, rough_start(layout, theta, [1]), with_less_influence(layout, theta)]:
+        kernel, noise = layout.unpack(start)
+        layout.check(kernel)
+        assert noise >= layout.numerics.floor
+    assert all(not np.array_equal(a, b) for a, b in itertools.pairwise(starts))

@@ -1,0 +1,91 @@
+"""Data on which a smooth model looks good to its own bounds: no estimator may call itself near-exact there wrongly."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from nearexact import GPRegressor, SGPRegressor
+from nearexact.certificate import NEAR_EXACT
+
+Data = tuple[np.ndarray, np.ndarray]
+NEAR = 0.01  # nats per point
+
+
+def few_of_many_inputs(n: int) -> Data:
+    """32 inputs of which 4 matter."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(n, 32))
+    return X, np.sin(2.0 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3] + 0.1 * random.normal(size=n)
+
+
+def ripples(n: int) -> Data:
+    """A smooth trend with small fast ripples."""
+    random = np.random.default_rng(1)
+    X = random.uniform(-3.0, 3.0, size=(n, 2))
+    return X, X[:, 0] + 0.5 * X[:, 1] ** 2 + 0.2 * np.sin(15.0 * X[:, 0]) + 0.02 * random.normal(size=n)
+
+
+def groups(n: int) -> Data:
+    """Groups of four near-duplicate rows, which one short lengthscale explains."""
+    random = np.random.default_rng(2)
+    centres, levels = random.normal(size=(n // 4, 5)), random.normal(size=n // 4)
+    member = random.integers(0, n // 4, size=n)
+    return centres[member] + 1e-3 * random.normal(size=(n, 5)), levels[member] + 0.05 * random.normal(size=n)
+
+
+def step(n: int) -> Data:
+    random = np.random.default_rng(3)
+    X = random.uniform(-2.0, 2.0, size=(n, 2))
+    return X, (X[:, 0] > 0.3) + 0.05 * random.normal(size=n)
+
+
+def categories(n: int) -> Data:
+    """A wave, three columns of one category, and two of noise."""
+    random = np.random.default_rng(4)
+    wave, category = random.uniform(0.0, 10.0, size=n), random.integers(0, 3, size=n)
+    X = np.column_stack([wave, np.eye(3)[category], random.normal(size=(n, 2))])
+    return X, 5.0 * np.sin(wave) + np.array([0.0, 3.0, -2.0])[category] + 0.3 * random.normal(size=n)
+
+
+TRAPS = [few_of_many_inputs, ripples, groups, step, categories]
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_no_verdict_is_better_than_the_exact_gp_allows(trap: Callable[[int], Data]) -> None:
+    X, y = trap(400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        exact = GPRegressor(method="cholesky", random_state=1, time_limit=60).fit(X, y)
+        sparse = SGPRegressor(random_state=0, time_limit=20).fit(X, y)
+    assert exact.certificate_.verdict == "exact"
+    missing = (exact.certificate_.lower - sparse.certificate_.lower) / len(y)
+    if sparse.certificate_.verdict in NEAR_EXACT:
+        assert missing <= NEAR
+    assert exact.certificate_.lower >= sparse.certificate_.lower - NEAR * len(y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", [GPRegressor, SGPRegressor])
+def test_four_of_thirty_two_inputs_are_found_among_five_thousand_rows(estimator: type[SGPRegressor]) -> None:
+    X, y = few_of_many_inputs(6000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = estimator(random_state=0, time_limit=60).fit(X[:5000], y[:5000])
+    assert model.score(X[5000:], y[5000:]) > 0.8
+    lengthscales = model.kernel_.parameters["lengthscales"]
+    assert lengthscales[:4].max() < np.sort(lengthscales[4:])[0]
+
+
+@pytest.mark.parametrize("estimator", [GPRegressor, SGPRegressor])
+def test_pure_noise_ends_as_noise_before_m_has_grown(estimator: type[SGPRegressor]) -> None:
+    random = np.random.default_rng(5)
+    X, y = random.normal(size=(1000, 4)), random.normal(size=1000)
+    model = estimator(random_state=0, time_limit=60).fit(X, y)
+    assert model.certificate_.verdict == "no better than noise"
+    if estimator is SGPRegressor:
+        assert model.history_[-1].scheduled_m == 10
