@@ -8,32 +8,38 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nearexact import persistence
-from nearexact.certificate import Certificate, Verdict, confirm, judge
+from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT, Certificate, Verdict, confirm, judge
+from nearexact.certifying import certify
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
-from nearexact.gp.stages import Stage
+from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
+from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.noise_only import noise_only_likelihood
 from nearexact.notebook import estimator_html
+from nearexact.progress import Display, progress_display
 from nearexact.scaling import Scaling
-from nearexact.typing import FloatArray
+from nearexact.typing import FloatArray, MemoryLimit, TimeLimit
 
 PREDICTED_ROWS = 2**16  # standardised and predicted at once
 LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
@@ -58,8 +64,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     """What the sparse and the exact estimator share: data in, predictions out."""
 
     kernel: Kernel | None
-    time_limit: float | str | None
-    memory_limit: int | float | str | None
+    time_limit: TimeLimit
+    memory_limit: MemoryLimit
+    max_inducing: int
     device: str
     random_state: Any
     progress: bool
@@ -77,6 +84,25 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     _scaling_X: Scaling
     _scaling_y: Scaling
     _problem: Problem | None  # not in a loaded model
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on."""
+        started = time.perf_counter()
+        time_limit = parse_seconds(self.time_limit)
+        memory_limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
+        with self._unchanged_by_errors(), progress_display(self.progress, time_limit) as display:
+            problem = self._prepare(X, y)
+            seconds = time_limit - (time.perf_counter() - started)
+            self._run(self._training(problem, seconds, memory_limit, display), problem)
+            if not self.history_[-1].complete:
+                display.stage(self.history_[-1], self.certificate_.verdict)
+        self._warn_if_cut_short()
+        return self
+
+    def _training(
+        self, problem: Problem, time_limit: float, memory_limit: int | None, display: Display
+    ) -> Training | ExactTraining:
+        raise TypeError(f"{type(self).__name__} must define _training")
 
     @overload
     def predict(
@@ -127,6 +153,27 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         error = (targets - mean) / std
         density: FloatArray = -0.5 * (math.log(2.0 * math.pi) + error**2) - np.log(std)
         return density
+
+    def certify(
+        self, X: Any = None, y: Any = None, *, cg_iterations: int | None = None, time_limit: TimeLimit = None
+    ) -> Certificate:
+        """Proved bounds on the exact log marginal likelihood at the fitted hyperparameters, from the training data.
+
+        The data are at hand after `fit`; after `nearexact.load` they have to be passed. The bounds that came with the
+        fit are tightened by conjugate gradients with the exact kernel matrix, then by moments of what the inducing
+        points leave unexplained. An iteration takes time of order N², the moments as long as about M/10 of them. The
+        iterations end when more would not help, or after `cg_iterations` (default 100; with 0, nothing of order N² is
+        done); all of it ends at the `time_limit` (seconds or "5m"). The result is returned, and kept as `certificate_`
+        if it is no looser, so that `save` keeps it.
+        The verdict "converged" can only come from `fit`, which has seen other M.
+        """
+        check_is_fitted(self, "_posterior")
+        if isinstance(self._posterior, ExactPosterior):
+            return self.certificate_  # an exact GP needs no bounds
+        certificate = certify(self, self._training_data(X, y), cg_iterations, time_limit)
+        if not certificate.upper - certificate.lower > self.certificate_.upper - self.certificate_.lower:
+            self.certificate_ = certificate
+        return certificate
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted estimator to one file, from which `nearexact.load` makes it again. Data are not in it."""
@@ -187,6 +234,46 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         evidence = training.evidence()
         self.certificate_ = Certificate.of(bounds, self._verdict(bounds, problem.y, evidence), evidence)
         self.metadata_ = {}  # what was kept with an earlier fit belongs to other data
+
+    def _training_data(self, X: Any, y: Any) -> Problem:
+        """The data that the model was fitted to: those passed, or those it holds."""
+        if (X is None) != (y is None):
+            raise ValueError("X and y must be passed both or not at all, got one of them")
+        if X is not None:
+            data = self._new_inputs_and_targets(X, y)
+            problem = Problem.of(*data, self._scaling_X, self._scaling_y, self._posterior.inducing_points.device)
+        elif self._problem is not None:
+            problem = self._problem
+        else:
+            raise ValueError("a loaded model does not hold its training data: pass X and y")
+        if len(problem.y) != self.certificate_.n:
+            raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {len(problem.y)} others")
+        return problem
+
+    def _warn_if_cut_short(self) -> None:
+        ended = self.history_[-1].ended
+        limits = {
+            TrainingEnd.TIME_LIMIT: f"time_limit={self.time_limit!r}",
+            TrainingEnd.MEMORY_LIMIT: "half of the free memory (memory_limit=None)"
+            if self.memory_limit is None
+            else f"memory_limit={self.memory_limit!r}",
+            TrainingEnd.MAX_INDUCING: f"max_inducing={self.max_inducing}",
+            TrainingEnd.MAX_ITERATIONS: "the largest number of iterations",
+        }
+        limit = next((words for end, words in limits.items() if end == ended), None)
+        if limit is None or self.certificate_.verdict in NEAR_EXACT:
+            return
+        if isinstance(self._posterior, ExactPosterior):
+            message = (
+                f"{limit} ended the fit before the optimiser had converged: the log marginal likelihood is"
+                f" {self.elbo_:.6g} so far. Raise the limit to let it finish."
+            )
+        else:
+            message = (
+                f"{limit} ended the fit at {len(self.inducing_points_)} inducing points, before the model was near to"
+                f" the exact GP. {self.certificate_}. A gap of {CERTIFIED_GAP} would be certified. Raise the limit."
+            )
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from nearexact.gp import (
     greedy_variance,
 )
 from nearexact.gp.schedule import SCHEDULE
+from nearexact.gp.stages import StageEnd
 from nearexact.gp.training import ObjectiveFactory
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel
@@ -87,6 +88,7 @@ def common_to_stages(stage: Stage) -> dict[str, Any]:
         "restarts": stage.restarts,
         "rescues": stage.rescues,
         "complete": stage.complete,
+        "cut_short": stage.end in (StageEnd.TIME_LIMIT, StageEnd.INTERRUPTED),
         "stopped": stage.stopped,
     }
 

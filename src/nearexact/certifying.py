@@ -1,0 +1,76 @@
+"""What `certify` does: tighten the bounds of a fitted sparse GP, and look for evidence where there is none."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearexact.certificate import Certificate
+from nearexact.evidence import Evidence
+from nearexact.gp.search import Search
+from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.tighten import MOST_ITERATIONS, tighten_bounds
+from nearexact.gp.training import SEARCH_SHARE
+from nearexact.limits import memory_budget, parse_seconds
+from nearexact.progress import tightening_display
+from nearexact.typing import TimeLimit
+
+if TYPE_CHECKING:
+    from nearexact.base_estimator import Problem, Regressor
+
+SAME_DATA = 1e-3  # nats per point by which a bound may differ, on another machine, for data to be the same
+LONGEST_SEARCH = 60.0  # seconds
+
+
+def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, time_limit: TimeLimit) -> Certificate:
+    """The best bounds that can be had for a fitted sparse GP within the limits; see `SGPRegressor.certify`."""
+    started = time.perf_counter()
+    whole = isinstance(cg_iterations, (int, np.integer)) and not isinstance(cg_iterations, bool)
+    if cg_iterations is not None and not (whole and cg_iterations >= 0):
+        raise ValueError(f"cg_iterations must be a whole number of at least 0, or None, got {cg_iterations!r}")
+    seconds = parse_seconds(time_limit)
+    objective = SparseObjective(
+        estimator.kernel_,
+        estimator.noise_variance_,
+        problem.X,
+        problem.y,
+        estimator._posterior.inducing_points,
+        memory_limit=estimator.memory_limit,
+    )
+    model = objective.factorise(estimator.kernel_, estimator.noise_variance_, residuals=True)
+    maximised = (model.elbo, model.tight_bound)  # one of them was maximised
+    if not any(abs(value - estimator.elbo_) <= SAME_DATA * len(problem.y) for value in maximised):
+        raise ValueError("these are not the data that the model was fitted to: their likelihood differs")
+    with tightening_display(estimator.progress, seconds) as display:
+        result = tighten_bounds(
+            objective,
+            model,
+            iterations=MOST_ITERATIONS if cg_iterations is None else int(cg_iterations),
+            time_limit=seconds - (time.perf_counter() - started),
+            on_iteration=display.iteration,
+            on_share=display.share,
+        )
+    evidence = estimator.certificate_.evidence or _search(estimator, problem, seconds - (time.perf_counter() - started))
+    return Certificate.of(
+        result.bounds,
+        estimator._verdict(result.bounds, problem.y, evidence),
+        evidence,
+        iterations=result.iterations,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _search(estimator: Regressor, problem: Problem, seconds: float) -> Evidence | None:
+    """Evidence for the θ of a model that was saved without any."""
+    search = Search(
+        estimator.kernel_,
+        problem.X,
+        problem.y,
+        time_limit=min(SEARCH_SHARE * seconds, LONGEST_SEARCH),
+        memory=memory_budget(estimator.memory_limit, problem.X.device),
+        seed=0,
+    )
+    search.run()
+    return search.evidence(search.layout.pack(estimator.kernel_, estimator.noise_variance_), search.timer.left())
