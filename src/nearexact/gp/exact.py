@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -18,7 +19,8 @@ from nearexact.typing import FloatArray, MemoryLimit
 from nearexact.validation import as_training_data
 
 SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its factor, and a copy of that
-TRIAL_NOISE = 0.1
+TRIAL_NOISE, FEWEST_TRIAL_ROWS = 0.1, 100
+TRIAL_WORK = 10**8  # of the kernel matrix of the trial: its rows, squared, times the inputs
 TRIAL_ROWS = 1000  # an evaluation of which tells what one of all rows costs
 CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
 
@@ -99,7 +101,7 @@ def exact_fits(
     n = len(y)
     if exact_memory(kernel, n) > memory_budget(memory_limit, X.device):
         return False
-    rows = min(n, TRIAL_ROWS)
+    rows = min(n, TRIAL_ROWS, max(int(math.sqrt(TRIAL_WORK / X.shape[1])), FEWEST_TRIAL_ROWS))
     objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
     try:
         objective.value_and_gradient(kernel, TRIAL_NOISE)  # the first one is slower

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ CARRIED = 3  # best of a subset that go on to the next
 SETTINGS = LBFGSSettings(max_iterations=40, ftol=1e-5)
 NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
 DISTANCES_AT_ONCE = 2**24
+NEIGHBOUR_WORK = 10**10  # multiplications that may be spent on finding neighbours: about a second
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,12 @@ class Search:
             for rows in subset_sizes(len(self.X), most_rows)
             if memory is None or exact_memory(self.layout.kernel, rows) <= memory
         ]
-        self._order = subset_order(self.X, self.sizes[-1], self._random) if self.sizes else np.zeros(0, np.int64)
         self._evaluation_seconds = 0.0  # of the last subset
         self._agreeing = 0  # starts of the present round
+
+    @cached_property
+    def _order(self) -> IndexArray:
+        return subset_order(self.X, self.sizes[-1], self._random)
 
     def run(self) -> None:
         """Go through the subsets while there is time."""
@@ -257,8 +262,8 @@ def subset_order(X: Tensor, most: int, random: np.random.Generator) -> IndexArra
     order = random.permutation(len(X))
     if most >= len(X):
         return order
-    pairs = most // NEIGHBOURS
-    neighbours = nearest_rows(X, order[:pairs])
+    pairs = min(most // NEIGHBOURS, NEIGHBOUR_WORK // X.numel())
+    neighbours = nearest_rows(X, order[:pairs]) if pairs else order[:0]
     mixed: list[int] = []
     rest = iter(order)
     taken: set[int] = set()
