@@ -61,6 +61,7 @@ class ExactTraining:
         y: Any,
         *,
         time_limit: float = math.inf,
+        search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
         seed: int | None = None,
         on_step: Callable[[Progress], None] | None = None,
@@ -85,7 +86,7 @@ class ExactTraining:
             kernel,
             self.objective.X,
             self.objective.y,
-            time_limit=SEARCH_SHARE * time_limit,
+            time_limit=SEARCH_SHARE * time_limit if search_limit is None else search_limit,
             memory=budget,
             seed=seed,
             # A small problem is searched on all rows at once; else the last subset is half of them.

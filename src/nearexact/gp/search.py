@@ -42,9 +42,9 @@ FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
 SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which one of them is enough to carry on
-FIRST_ROUGH, NEXT_ROUGH = 8, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
+FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
 CARRIED = 3  # best of a subset that go on to the next
-SETTINGS = LBFGSSettings(max_iterations=40, ftol=1e-5)
+SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
 NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
 DISTANCES_AT_ONCE = 2**24
 NEIGHBOUR_WORK = 10**10  # multiplications that may be spent on finding neighbours: about a second

@@ -114,9 +114,10 @@ class Training:
     """One training run. `run` does it; after an exception in it, Ctrl-C for example, the best model is still there.
 
     `bound` is what is maximised: "elbo", or "tight" for the tighter collapsed bound, with the same predictions at the
-    same θ. `time_limit` (seconds) and `memory_limit` bound the run; `clock` tells the seconds. `on_step` is called
-    after each step of the optimiser and `on_stage` after each M, with the model that it gave; a reason that the latter
-    returns ends the training. `flops` counts floating point operations by formula, the sweeps over the data only.
+    same θ. `time_limit` (seconds) and `memory_limit` bound the run, `search_limit` (seconds; by default a share of the
+    time limit) what its search for θ may take; `clock` tells the seconds. `on_step` is called after each step of the
+    optimiser and `on_stage` after each M, with the model that it gave; a reason that the latter returns ends the training.
+    `flops` counts floating point operations by formula, the sweeps over the data only.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Training:
         bound: str = "elbo",
         max_inducing: int = SCHEDULE[-1],
         time_limit: float = math.inf,
+        search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
         seed: int | None = None,
         objective: ObjectiveFactory = SparseObjective,
@@ -175,7 +177,7 @@ class Training:
                 kernel,
                 self.X,
                 self.y,
-                time_limit=SEARCH_SHARE * time_limit,
+                time_limit=SEARCH_SHARE * time_limit if search_limit is None else search_limit,
                 memory=memory,
                 seed=seed,
                 on_round=on_round,

@@ -7,7 +7,7 @@ import torch
 from nearexact.bench.methods.sgpr import Predictor, common_to_stages
 from nearexact.bench.protocol import Report, Task
 from nearexact.gp import ExactPosterior, ExactTraining, Progress, Stage
-from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.exact_training import SEARCH_SHARE, exact_memory
 from nearexact.kernels import SquaredExponential
 from nearexact.limits import memory_budget
 
@@ -35,6 +35,7 @@ class GPR:
             SquaredExponential(),
             X,
             y,
+            search_limit=SEARCH_SHARE * task.budget_seconds,
             memory_limit=task.memory_limit,
             seed=task.seed,
             on_step=after_step,

@@ -20,7 +20,7 @@ from nearexact.gp import (
 )
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.stages import StageEnd
-from nearexact.gp.training import ObjectiveFactory
+from nearexact.gp.training import SEARCH_SHARE, ObjectiveFactory
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray
@@ -62,6 +62,7 @@ class SGPR:
             max_inducing=self.max_inducing,
             objective=self.objective,
             bound=self.bound,
+            search_limit=SEARCH_SHARE * task.budget_seconds,
             memory_limit=task.memory_limit,
             seed=task.seed,
             on_step=after_step,
