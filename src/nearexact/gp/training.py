@@ -116,8 +116,8 @@ class Training:
     `bound` is what is maximised: "elbo", or "tight" for the tighter collapsed bound, with the same predictions at the
     same θ. `time_limit` (seconds) and `memory_limit` bound the run, `search_limit` (seconds; by default a share of the
     time limit) what its search for θ may take; `clock` tells the seconds. `on_step` is called after each step of the
-    optimiser and `on_stage` after each M, with the model that it gave; a reason that the latter returns ends the training.
-    `flops` counts floating point operations by formula, the sweeps over the data only.
+    optimiser and `on_stage` after each M, with the model that it gave; a reason that the latter returns ends the
+    training. `flops` counts floating point operations by formula, the sweeps over the data only.
     """
 
     def __init__(
