@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_ROWS = 256  # of the smallest subset, about
 GROWTH = 2  # from one subset to the next
-MOST_ROWS = 4096  # of the largest subset, of which an evaluation takes a second or two
+MOST_ROWS = 2048  # of the largest subset, of which an evaluation takes a few tenths of a second
 FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
