@@ -31,6 +31,7 @@ from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
@@ -77,6 +78,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     upper_bound_: float
     certificate_: Certificate
     history_: list[Stage]
+    search_: list[Round]  # empty in a loaded model
     n_features_in_: int
     method_: str  # "cholesky" or "sparse"
     metadata_: dict[str, Any]  # JSON-serialisable values that other layers keep with the model, under keys of their own
@@ -227,6 +229,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         self._posterior, self._problem = posterior, problem
         self._scaling_X, self._scaling_y = problem.scaling_X, problem.scaling_y
         self.history_ = training.history
+        self.search_ = [] if training.search is None else training.search.rounds
         self.kernel_, self.noise_variance_ = posterior.kernel, posterior.noise_variance
         self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
         self.elbo_, self.upper_bound_ = elbo, upper

@@ -186,7 +186,7 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     m, d = len(arrays["weights"]), len(arrays["shift_X"])
     kernel, noise_variance = _kernel(header["kernel"]).for_inputs(d), _positive(header["noise_variance"])
     estimator._posterior = _posterior(header["posterior"], arrays, kernel, noise_variance)
-    estimator._problem = None
+    estimator._problem, estimator.search_ = None, []
     estimator.kernel_, estimator.noise_variance_ = kernel, noise_variance
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
     estimator.elbo_, estimator.upper_bound_ = _finite(header["elbo"]), _number(header["upper_bound"])
