@@ -94,7 +94,8 @@ class LogCoordinates:
 
     A likelihood changes with the ratio of two lengthscales, not with their difference. In θ itself, which is nearly
     linear in a large hyperparameter, an input that does not matter takes dozens of steps to leave; in logarithms L-BFGS
-    needs two to ten times fewer evaluations, and stops short of the optimum less often (benchmarks/search.py).
+    mostly needs several times fewer evaluations, and stops short of the optimum less often;
+    benchmarks/search.py compares both.
     """
 
     @staticmethod
