@@ -67,7 +67,7 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class SubsetOptimum:
     """A θ, and the exact log marginal likelihood of a subset there."""
 
     theta: FloatArray
@@ -103,7 +103,7 @@ class Search:
         self.flops = 0.0
         self._random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
-        self.candidates = [Candidate(self.theta0, -math.inf)]
+        self.candidates = [SubsetOptimum(self.theta0, -math.inf)]
         self.sizes = [
             rows
             for rows in subset_sizes(len(self.X), most_rows)
@@ -161,7 +161,7 @@ class Search:
         except NumericalError:
             return
         if -optimum.value > self.candidates[0].likelihood:
-            self.candidates.insert(0, Candidate(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+            self.candidates.insert(0, SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
 
     def _minimise(self, objective: ExactObjective, theta: FloatArray, seconds: float) -> Optimum:
         optimum = minimise(
@@ -206,7 +206,7 @@ class Search:
         """Optimise from each start on a subset; whether there was time for all of them."""
         started = self.timer.seconds()
         objective = self.objective(rows)
-        results: list[Candidate] = []
+        results: list[SubsetOptimum] = []
         evaluations, finished = 0, True
         for theta in starts:
             if results and self.timer.left() < self._evaluation_seconds:
@@ -219,7 +219,7 @@ class Search:
                 continue
             evaluations += optimum.evaluations
             self._evaluation_seconds = optimum.seconds / optimum.evaluations
-            results.append(Candidate(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+            results.append(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
             finished = optimum.reason is not OptimiserEnd.TIME_LIMIT
             self._keep(results, rows)
             best = self.candidates[0].likelihood
@@ -235,9 +235,9 @@ class Search:
             )  # fmt: skip
         return finished
 
-    def _keep(self, results: list[Candidate], rows: int) -> None:
+    def _keep(self, results: list[SubsetOptimum], rows: int) -> None:
         """The results without those that are another's optimum, the best first."""
-        different: list[Candidate] = []
+        different: list[SubsetOptimum] = []
         for result in sorted(results, key=lambda result: -result.likelihood):
             if not different or different[-1].likelihood - result.likelihood > SAME_OPTIMUM * rows:
                 different.append(result)
