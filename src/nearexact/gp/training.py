@@ -185,7 +185,8 @@ class Training:
         if self.search is None or not self.search.rounds:
             return False
         y = self.search.objective(self.search.rounds[-1].rows).y
-        return explains_nothing(self.search.candidates[0].likelihood, noise_only_likelihood(y), len(y))
+        likelihood, parameters = self.search.candidates[0].likelihood, self.layout.kernel.size
+        return explains_nothing(likelihood, noise_only_likelihood(y), len(y), parameters)
 
     # ---- one M -----------------------------------------------------------------------------------------------------
 
@@ -385,7 +386,7 @@ class Training:
         self.budget.sweep.measured(m, (self.seconds() - selected) * n / len(sample))
 
     def _explains_nothing(self, candidate: Candidate) -> bool:
-        return explains_nothing(candidate.objective, self.noise_only, len(self.X))
+        return explains_nothing(candidate.objective, self.noise_only, len(self.X), self.layout.kernel.size)
 
     def _cold_seconds(self, m: int) -> float:
         """What an M may take from the first θ, if it takes as many evaluations as the one before."""
