@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.prediction_bounds import ExactSystem

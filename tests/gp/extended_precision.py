@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from nearexact.kernels import Kernel, Linear, Matern12, Matern32, Matern52, Periodic, SquaredExponential
+from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, Periodic, SquaredExponential
 from nearexact.kernels.composite import Composite
 
 Extended = npt.NDArray[np.longdouble]
-IS_EXTENDED = np.finfo(np.longdouble).eps < 1e-18
+PI = np.longdouble("3.14159265358979323846264338327950288")
 
 
 def kernel_matrix(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> Extended:
@@ -26,9 +26,10 @@ def kernel_matrix(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> Extended:
         products = X.astype(np.longdouble)[:, None, :] * Z.astype(np.longdouble)[None, :, :]
         return (products * p["variances"]).sum(2) + p["bias_variance"]
     if isinstance(kernel, Periodic):
-        pi = np.longdouble("3.14159265358979323846264338327950288")
-        sines = np.sin(pi * differences / p["period"]) / p["lengthscales"]
+        sines = np.sin(PI * differences / p["period"]) / p["lengthscales"]
         return p["variance"] * np.exp(-2.0 * (sines**2).sum(2))
+    if isinstance(kernel, ArcCosine):
+        return _arc_cosine(kernel, p, X.astype(np.longdouble), Z.astype(np.longdouble))
     squared = ((differences / p["lengthscales"]) ** 2).sum(2)
     if isinstance(kernel, SquaredExponential):
         return p["variance"] * np.exp(-squared / 2)
@@ -38,8 +39,21 @@ def kernel_matrix(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> Extended:
     return p["variance"] * shape * np.exp(-r)
 
 
-def predict(kernel: Kernel, s: float, X: np.ndarray, y: np.ndarray, X_new: np.ndarray) -> tuple[Extended, Extended]:
-    """Mean and variance of the latent function at the rows of X_new."""
+def _arc_cosine(kernel: ArcCosine, p: dict[str, Extended], X: Extended, Z: Extended) -> Extended:
+    weights = np.sqrt(np.append(p["weight_variances"], p["bias_variance"]))
+    rows, columns = (np.column_stack([A, np.ones(len(A))]) * weights for A in (X, Z))
+    a, b = (np.sqrt((A**2).sum(1)) for A in (rows, columns))
+    u, v = (rows / a[:, None])[:, None, :], (columns / b[:, None])[None, :, :]
+    angle = 2 * np.arctan2(np.sqrt(((u - v) ** 2).sum(2)), np.sqrt(((u + v) ** 2).sum(2)))
+    sine, cosine = np.sin(angle), np.cos(angle)
+    J = [PI - angle, sine + (PI - angle) * cosine, 3 * sine * cosine + (PI - angle) * (1 + 2 * cosine**2)][kernel.order]
+    return p["variance"] / PI * (a[:, None] * b) ** kernel.order * J
+
+
+def predict(
+    kernel: Kernel, s: float, X: np.ndarray, y: np.ndarray, X_new: np.ndarray
+) -> tuple[Extended, Extended, Extended]:
+    """Mean and variance of the latent function at the rows of X_new, and by how much the variance may be off."""
     kernel = kernel.for_inputs(X.shape[1])
     K = kernel_matrix(kernel, X, X)
     K[np.diag_indices_from(K)] += np.longdouble(s)
@@ -47,7 +61,8 @@ def predict(kernel: Kernel, s: float, X: np.ndarray, y: np.ndarray, X_new: np.nd
     right = np.column_stack([y.astype(np.longdouble), kernel_matrix(kernel, X, X_new)])
     half = _forward(L, right)
     k_new = np.array([kernel_matrix(kernel, x[None], x[None])[0, 0] for x in X_new])
-    return half[:, 1:].T @ half[:, 0], k_new - (half[:, 1:] ** 2).sum(0)
+    room = len(X) * np.finfo(np.longdouble).eps * k_new
+    return half[:, 1:].T @ half[:, 0], k_new - (half[:, 1:] ** 2).sum(0), room
 
 
 def _cholesky(K: Extended) -> Extended:

@@ -3,16 +3,16 @@
 With K̂ = K + sI and k = k(X, x), the exact GP has the mean kᵀK̂⁻¹y and the variance k(x, x) − kᵀK̂⁻¹k. Take any vectors v
 (nearly K̂⁻¹y) and w (nearly K̂⁻¹k), with residuals r = y − K̂v and ρ = k − K̂w, and any function f = Σ_j c_j k(·, z_j):
 
-    rᵀK̂⁻¹r   ≤  |r − f(X)|²/s + |f|²                                        |f|² = cᵀK_ZZ c; the best f attains it
+    rᵀK̂⁻¹r   ≤  |r − f(X)|²/s + |f|²                                        |f|² = cᵀK_ZZ c
     mean     =  kᵀv + wᵀr + ρᵀK̂⁻¹r,  the last term at most √(ρᵀK̂⁻¹ρ)·√(rᵀK̂⁻¹r)
     variance ≤  k(x, x) − kᵀw − ρᵀw                                          the mean squared error of wᵀy as a guess
-    variance ≥  g(x)² / (|g|² + |g(X)|²/s),  g = k(·, x) − Σ_i w_i k(·, x_i) − f    never negative; the best g attains it
+    variance ≥  g(x)² / (|g|² + |g(X)|²/s)                                   g = k(·, x) − Σ_i w_i k(·, x_i) − f
 
 They hold for whatever v, w and c come from, so that neither an inaccurate factorisation nor jitter can make them wrong.
-Only what is evaluated here is rounded, and each bound has an allowance for that: with τ the error of a kernel value
-relative to √(k(x, x) k(z, z)), plus that of a sum relative to the sum of absolute values, the i-th entry of a product Kw
-is off by at most τ·√k(x_i, x_i)·Σ_j √k(x_j, x_j)|w_j|. The `slack` below adds these up; factors 4 cover the few further
-roundings.
+docs/certificate.md has the proofs. Only what is evaluated here is rounded, and each bound has an allowance for that:
+with τ the error of a kernel value relative to √(k(x, x) k(z, z)), plus that of a sum relative to the sum of absolute
+values, the i-th entry of a product Kw is off by at most τ·√k(x_i, x_i)·Σ_j √k(x_j, x_j)|w_j|. The `slack` below adds
+these up; factors 4 cover the few further roundings.
 """
 
 from __future__ import annotations
@@ -163,15 +163,18 @@ class ExactSystem:
         """How much longer B − K̂W may be than what was computed of it, for entries of B of the size √k(x, x)·sizes."""
         norm = torch.linalg.vector_norm
         noise = self.noise_variance * norm(W, dim=0)
-        return tau * norm(self.sizes) * (sizes + self.sizes @ W.abs()) + 4.0 * EPS * (noise + norm(R, dim=0))
+        reach = sizes + self.sizes @ W.abs()
+        slack: Tensor = tau * reach * float(norm(self.sizes)) + 4.0 * EPS * (noise + norm(R, dim=0))
+        return slack
 
     def _explained(self, R: Tensor, residual_slack: Tensor, explanation: Explanation, tau: Tensor) -> Tensor:
         """|r − f(X)|²/s + |f|², rounded up: [C]."""
         norm = torch.linalg.vector_norm
-        rest = norm(R - explanation.at_X, dim=0) + residual_slack + tau * norm(self.sizes) * explanation.sizes
+        slack = residual_slack + tau * explanation.sizes * float(norm(self.sizes))
+        rest: Tensor = norm(R - explanation.at_X, dim=0) + slack
         return (rest.square() / self.noise_variance + explanation.squared_norms) * (1.0 + tau)
 
 
 def _ratio(g: Tensor, squared: Tensor) -> Tensor:
     """g(x)²/(|g|² + |g(X)|²/s), and 0 where rounding leaves nothing of it."""
-    return torch.where((g > 0.0) & (squared > 0.0), g.square() / squared, 0.0)
+    return torch.where((g > 0.0) & (squared > 0.0), g * (g / squared), 0.0)  # g² may be too large a number

@@ -16,6 +16,8 @@ from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_bounds import Check, ExactSystem, Explanation
 from nearexact.gp.rounding import sum_rounding
 
+SAME_DATA = 1e-3  # relative difference, on another machine, up to which data are the same
+
 
 class Solver(Protocol):
     """What the bounds need of a model. One with a solution for y, but no factor of K̂, would be a sparse one with it."""
@@ -102,7 +104,8 @@ class SparseSolver:
         p = self.posterior
         VR = torch.linalg.solve_triangular(p.L, self._onto_Z(R, check), upper=False)
         z = torch.cholesky_solve(VR, p.L_B).div_(p.noise_variance)
-        return torch.linalg.solve_triangular(p.L.T, z, upper=True)
+        c: Tensor = torch.linalg.solve_triangular(p.L.T, z, upper=True)
+        return c
 
     def _onto_Z(self, R: Tensor, check: Check) -> Tensor:
         """K_ZX R  [M, C]."""
@@ -132,9 +135,6 @@ class SparseSolver:
                 block = self._kept[i]
             yield rows, block
             start = rows.stop
-
-
-SAME_DATA = 1e-3  # relative difference, on another machine, up to which data are the same
 
 
 def _unchecked() -> None:

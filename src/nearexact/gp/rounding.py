@@ -13,6 +13,7 @@ EPS = torch.finfo(torch.float64).eps
 SPREAD_ROWS = 192  # of the data, that are looked at
 FARTHEST_ROWS = 64  # where errors of distances and of inner products are largest
 SAFETY = 4.0  # what a sample shows is not the worst
+DISPLACEMENT = 8.0 * EPS  # of inputs, relative to their size and distance from the centre, as if they were rounded
 
 
 def sum_rounding(terms: int) -> float:
@@ -27,9 +28,10 @@ def sum_rounding(terms: int) -> float:
 class KernelRounding:
     """Errors of computed values k(x, z), relative to √(k(x, x) k(z, z)), for rows x of the data.
 
-    Every value can be computed in two ways: as k(x, z) with inputs measured from one centre, or as k(z, x) with inputs
-    measured from another one. They differ by rounding errors and nothing else, which tells how large these are. A
-    kernel for which both ways are the same still rounds: each of its inputs counts for an eps.
+    Every value is computed in two ways: as k(x, z) with inputs measured from one centre, and as k(z, x) with inputs
+    measured from another one and z displaced by a few eps. They differ by rounding errors and nothing else, which
+    tells how large these are. A kernel for which both ways are the same still rounds: each of its inputs counts for an
+    eps.
     """
 
     def __init__(self, kernel: Kernel, X: Tensor) -> None:
@@ -38,15 +40,21 @@ class KernelRounding:
         self.centre = X.mean(0)
         self.other_centre = self.centre + 0.4 * (rows[0] - self.centre)
         self.least = (X.shape[1] + 8.0) * EPS
+        signs = torch.ones_like(self.centre)
+        signs[1::2] = -1.0  # where effects of displacements to one side would cancel, these do not
+        self.displacements = (DISPLACEMENT * signs.abs(), DISPLACEMENT * signs)
         features = kernel.features(rows, self.centre)
         K, diagonal = kernel.cross(features, features), kernel.diagonal(features)
         self.among_data = float(self.of(rows, rows, with_diagonal(K, diagonal), diagonal, diagonal).max())
 
     def of(self, X: Tensor, X_new: Tensor, K: Tensor, k_X: Tensor, k_new: Tensor) -> Tensor:
         """The largest error in each column of K = k(X, X_new), given k(x, x) of both: [C]."""
-        features, features_new = (self.kernel.features(rows, self.other_centre) for rows in (X, X_new))
-        again = self.kernel.cross(features_new, features).T
-        worst = ((again - K).abs_() / k_X.sqrt()[:, None]).amax(0) / k_new.sqrt()
+        features, worst = self.kernel.features(X, self.other_centre), torch.zeros_like(k_new)
+        distances = X_new.abs() + (X_new - self.centre).abs()
+        for displacement in self.displacements:
+            displaced = self.kernel.features(X_new + displacement * distances, self.other_centre)
+            errors = self.kernel.cross(displaced, features).T.sub(K).abs_().div_(k_X.sqrt()[:, None])
+            worst = torch.maximum(worst, errors.amax(0) / k_new.sqrt())
         return SAFETY * worst + self.least
 
 

@@ -75,7 +75,9 @@ class _Run:
 
     def __init__(self, system: ExactSystem, solver: Solver, X_new: Tensor, memory: int, timer: Timer) -> None:
         self.system, self.solver, self.X_new, self.timer = system, solver, X_new, timer
-        self.columns = max(min(memory // (8 * (COLUMN_ARRAYS + system.kernel.temporaries) * len(system.X)), MOST_COLUMNS), 1)
+        self.columns = max(
+            min(memory // (8 * (COLUMN_ARRAYS + system.kernel.temporaries) * len(system.X)), MOST_COLUMNS), 1
+        )
         kernel = system.kernel
         k_new = [kernel.diagonal(kernel.features(part, system.centre)) for part in torch.split(X_new, 2**16)]
         self.bounds = system.trivial_bounds(torch.cat(k_new))
