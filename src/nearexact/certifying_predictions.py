@@ -35,6 +35,11 @@ class CertifiedPredictions(NamedTuple):
     std_upper: FloatArray
 
 
+def needs_training_data(estimator: Regressor) -> bool:
+    """Whether predictions can be certified only if the training data are passed: a sparse model from a file."""
+    return not isinstance(estimator._posterior, ExactPosterior) and estimator._problem is None
+
+
 def certify_predictions(
     estimator: Regressor, inputs: FloatArray, X_train: Any, y_train: Any, time_limit: TimeLimit
 ) -> CertifiedPredictions:
@@ -70,6 +75,13 @@ def certify_predictions(
     )
 
 
+def noisy_std_bounds(estimator: Regressor, certified: CertifiedPredictions) -> tuple[FloatArray, FloatArray]:
+    """Where the exact GP's std of a new observation lies, noise included."""
+    noise = estimator.noise_variance_ * float(estimator._scaling_y.scale) ** 2
+    lower, upper = (np.sqrt(np.square(std) + noise) for std in (certified.std_lower, certified.std_upper))
+    return lower * (1.0 - UNIT_ROUNDING), upper * (1.0 + UNIT_ROUNDING)
+
+
 def _exact_and_solver(estimator: Regressor, X_train: Any, y_train: Any) -> tuple[ExactSystem, Solver]:
     """The exact GP that the predictions are compared with, and how its linear systems are solved."""
     posterior, s = estimator._posterior, estimator.noise_variance_
@@ -77,7 +89,7 @@ def _exact_and_solver(estimator: Regressor, X_train: Any, y_train: Any) -> tuple
         return ExactSystem(posterior.kernel, s, posterior.X, posterior.y), CholeskySolver(posterior)
     if (X_train is None) != (y_train is None):
         raise ValueError("X_train and y_train must be passed both or not at all, got one of them")
-    if X_train is None and estimator._problem is None:
+    if X_train is None and needs_training_data(estimator):
         raise ValueError("a loaded sparse model does not hold its training data: pass them as X_train and y_train")
     problem = estimator._training_data(X_train, y_train)
     system = ExactSystem(posterior.kernel, s, problem.X, problem.y)
