@@ -178,7 +178,7 @@ def test_more_iterations_narrow_the_bounds_to_rounding_errors() -> None:
         assert float((bounds.mean_upper - bounds.mean_lower).max()) < np.inf
     assert widths == sorted(widths, reverse=True)
     assert widths[0] == pytest.approx(1.0)  # nothing but the prior
-    assert widths[-1] < 1e-2 * variance.max()
+    assert widths[-1] < 2e-2 * variance.max()  # an std known to 1 %
     exact = tightened(exact_posterior(kernel, s, X, y), s, X, y, X_new).bounds
     assert float((exact.variance_upper - exact.variance_lower).max()) < 1e-9
     assert float((exact.mean_upper - exact.mean_lower).max()) < 1e-6

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 MEAN_SHARE = 1e-3  # of the std of a new observation, by which a mean may be off and count as known
 STD_SHARE = 1e-2  # of the latent std, by which its bounds may be apart and count as known
+VARIANCE_SHARE = 1.5 * STD_SHARE  # twice as much is the same for variances; less, to make sure
 SOLUTION_TIME = 0.5  # the share of time that v may take
 COLUMN_ARRAYS = 16  # [N, C] arrays that are alive at once, at most, besides the kernel's own
 MOST_COLUMNS = 256
@@ -98,7 +99,7 @@ class _Run:
             self._take(v, r, timer)
             while self.solution.squared_error > target:
                 before = self.solution.squared_error
-                change = self._iterate(r[:, None], lambda latest: bool(latest.residual_bounds <= target), timer)
+                change = self._iterate(r[:, None], torch.full_like(r[:1], target), lambda latest: False, timer)
                 v = v + change[:, 0]
                 r = system.residuals(system.y, v, timer.check)
                 self._take(v, r, timer)
@@ -119,32 +120,30 @@ class _Run:
             columns = self.system.columns(self.X_new[rows])
             if self.solver.has_factor:
                 W = self.solver.precondition(columns.K, self.timer.check)
-                self._improve(rows, columns, W, self.system.residuals(columns.K, W, self.timer.check), self.timer)
+                self._improve(rows, columns, W, self.system.residuals(columns.K, W, self.timer.check))
             else:
-                self._improve(rows, columns, torch.zeros_like(columns.K), columns.K, self.timer)
+                self._improve(rows, columns, torch.zeros_like(columns.K), columns.K)
                 upper = nearest_rows_bounds(self.system, columns, self.timer)
                 self.bounds.variance_upper[rows] = torch.fmin(self.bounds.variance_upper[rows], upper)
 
     def by_conjugate_gradients(self) -> None:
-        """Until the bounds of all rows are near enough, or come no nearer."""
-        blocks = torch.split((~self.is_known(self.bounds)).nonzero()[:, 0], self.columns)
-        for i, rows in enumerate(blocks):
-            timer = Timer(self.timer.left() / (len(blocks) - i), self.timer.clock)
-            try:
-                self._refine(rows, timer)
-            except TimeIsUpError:
-                self.timer.check()  # else it was only this block's share of the time
+        """Until the bounds of all rows are near enough, or come no nearer.
 
-    def _refine(self, rows: Tensor, timer: Timer) -> None:
+        One block after the other: half of the iterations prove next to nothing, so that some rows had better get all.
+        """
+        for rows in torch.split((~self.is_known(self.bounds)).nonzero()[:, 0], self.columns):
+            self._refine(rows)
+
+    def _refine(self, rows: Tensor) -> None:
         columns = self.system.columns(self.X_new[rows])
         usable = columns.K.isfinite().all(0)  # rows beyond all bounds have none
         rows, columns = rows[usable], columns.of(usable)
         W, R = torch.zeros_like(columns.K), columns.K
         while len(rows):
-            before = self._widths(rows)
-            W = W + self._iterate(R, self._enough(rows, columns, W), timer)
-            R = self.system.residuals(columns.K, W, timer.check)
-            self._improve(rows, columns, W, R, timer)
+            before, targets = self._widths(rows), VARIANCE_SHARE * self.bounds.variance_lower[rows]
+            W = W + self._iterate(R, targets, self._enough(rows, columns, W), self.timer)
+            R = self.system.residuals(columns.K, W, self.timer.check)
+            self._improve(rows, columns, W, R)
             going = ~self.is_known(self.bounds.of(rows)) & (self._widths(rows) < (1.0 - LEAST_GAIN) * before)
             rows, columns, W, R = rows[going], columns.of(going), W[:, going], R[:, going]
 
@@ -156,12 +155,15 @@ class _Run:
             solved = W + latest.columns
             upper = columns.k_new - (columns.K * solved).sum(0) - (latest.residuals * solved).sum(0)
             variance = torch.fmax(least, upper - latest.residual_bounds)
-            return bool((latest.residual_bounds <= 0.5 * STD_SHARE * variance).all())
+            return bool((latest.residual_bounds <= VARIANCE_SHARE * variance).all())
 
         return enough
 
-    def _iterate(self, R: Tensor, enough: Callable[[BlockSolution], bool], timer: Timer) -> Tensor:
-        """Nearly K̂⁻¹R, by conjugate gradients until that is enough, nothing is gained, or time is nearly up."""
+    def _iterate(self, R: Tensor, targets: Tensor, enough: Callable[[BlockSolution], bool], timer: Timer) -> Tensor:
+        """Nearly K̂⁻¹R, by conjugate gradients until that is enough, nothing is gained, or time is nearly up.
+
+        A column whose rᵀP⁻¹r is at its target is left out of later iterations.
+        """
         latest: BlockSolution | None = None
         reserve, started = 0.0, timer.seconds()
         open_shares: list[float] = []
@@ -185,7 +187,7 @@ class _Run:
                 lambda columns: self.system.product(columns, check),
                 lambda columns: self.solver.precondition(columns, check),
                 R,
-                tolerance=torch.finfo(R.dtype).eps ** 2,  # columns that are exact to the last digit are left out
+                tolerance=(targets / first).clamp(min=torch.finfo(R.dtype).eps ** 2),
                 most_iterations=MOST_ITERATIONS,
                 check=check,
                 on_iteration=on_iteration,
@@ -195,8 +197,8 @@ class _Run:
         except (EnoughError, TimeIsUpError):
             return torch.zeros_like(R) if latest is None else latest.columns
 
-    def _improve(self, rows: Tensor, columns: Columns, W: Tensor, R: Tensor, timer: Timer) -> None:
-        explanation = self.solver.explain(R, columns.X_new, timer.check)
+    def _improve(self, rows: Tensor, columns: Columns, W: Tensor, R: Tensor) -> None:
+        explanation = self.solver.explain(R, columns.X_new, self.timer.check)
         self.bounds.update(rows, self.system.bounds(columns, self.solution, W, R, explanation))
 
     def is_known(self, bounds: PredictionBounds) -> Tensor:
