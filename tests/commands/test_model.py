@@ -102,35 +102,6 @@ def test_diabetes_from_csv_to_predictions(tmp_path: Path, capsys: pytest.Capture
     assert "bmi" in shown
 
 
-def test_certified_predictions_have_columns_of_their_own(
-    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Bounds are of the same kind as what they stand next to: the mean, and the std of a new observation."""
-    data, out = fitted.with_name("messy.csv"), tmp_path / "out.parquet"
-    certify = ["predict", str(fitted), str(data), "-o", str(out), "--certify"]
-    assert main(certify) == 2
-    assert "pass the file that it was fitted to as training_data (--training-data)" in capsys.readouterr().err
-    assert main([*certify[:-1], "--time-limit", "9s"]) == 2
-    assert "are for certified predictions: ask for those, too (--certify)" in capsys.readouterr().err
-    assert main([*certify[:3], "-o", str(data), "--certify", "--training-data", str(data)]) == 2
-    capsys.readouterr()
-    widths = []
-    for options in ([], ["--time-limit", "0.001s"]):
-        assert main([*certify, "--training-data", str(data), "--missing", "drop", *options]) == 0
-        table = pd.read_parquet(out)
-        assert list(table) == ["mean", "std", "lower", "upper", "mean_error", "std_lower", "std_upper"]
-        missing = table.isna().any(axis=1)
-        assert missing.tolist() == table.isna().all(axis=1).tolist()
-        assert missing.sum() == 3
-        table = table[~missing]
-        noise = nearexact.load(fitted).noise_variance_ ** 0.5 * houses()["price"].std(ddof=0)
-        assert (table["std_lower"] > 0.9 * noise).all()
-        assert (table["std_lower"] <= table["std_upper"]).all()
-        widths.append(float((table["std_upper"] - table["std_lower"]).max()))
-    assert widths[0] < 0.01 * noise
-    assert widths[1] > 10.0 * widths[0]
-
-
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the messy table with its gaps filled in."""
