@@ -87,7 +87,7 @@ def assert_bracket(
 
 
 @extended
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(problems(), st.integers(0, 2**32 - 1), st.floats(-12, 0), st.integers(0, 2))
 def test_any_vectors_give_bounds(problem: Problem, seed: int, magnitude: float, solved: int) -> None:
     """Near the solutions or nowhere near them: v, w and the functions f are arbitrary."""
@@ -115,7 +115,7 @@ def test_any_vectors_give_bounds(problem: Problem, seed: int, magnitude: float, 
 
 
 @extended
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(problems())
 def test_bounds_close_in_on_the_exact_predictions(problem: Problem) -> None:
     """For a sparse GP and for an exact one; with little noise, rounding errors may leave more open than is wanted."""
