@@ -149,7 +149,7 @@ class _Run:
 
     def _refine(self, rows: Tensor) -> None:
         columns = self.system.columns(self.X_new[rows])
-        usable = columns.K.isfinite().all(0)  # rows beyond all bounds have none
+        usable = columns.K.square().sum(0).isfinite()  # rows beyond all numbers would spoil the others
         rows, columns = rows[usable], columns.of(usable)
         W, R = torch.zeros_like(columns.K), columns.K
         while len(rows):
