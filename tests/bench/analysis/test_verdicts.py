@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearexact.bench.analysis import published, results, verdicts
@@ -182,6 +182,7 @@ def test_bounds_that_meet_are_not_enough(search: dict[str, float], words: str, d
     assert doubt in basis
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 2 * N), st.integers(0, 12), st.floats(0.0, 0.02) | st.just(math.nan), st.floats(-50.0, 50.0))
 def test_a_run_with_evidence_is_judged_as_an_estimator_is(rows: int, agreeing: int, gain: float, higher: float) -> None:
     """At one milestone of an exact GP and of a sparse one, for whatever a search may have found."""

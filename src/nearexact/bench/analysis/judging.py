@@ -185,7 +185,7 @@ class _Judge:
             verdict, basis = judge(lml, upper, [], size.noise_only, size.n), "its own bounds"
             goal = max(lml, goal)
         elif best is None:
-            verdict, basis = "not reached", "no near-exact value to compare with"
+            verdict, basis = "not reached", against or "no near-exact value to compare with"
         else:  # that an estimate is near the right value is necessary, not sufficient
             is_near = abs(lml - best) <= tolerance(best, size)
             verdict, basis = "converged" if is_near else "not reached", BEST_VALUE

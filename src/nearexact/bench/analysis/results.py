@@ -130,6 +130,7 @@ def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
                 "reason": content.get("reason") or "",
                 "points": content.get("points"),
                 "training_seconds": content.get("training_seconds"),
+                "evaluation_seconds": content.get("evaluation_seconds"),
                 "peak_memory_mb": content.get("peak_memory_mb"),
                 "budget_seconds": spec.get("budget_seconds"),
                 "threads": spec.get("threads"),

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 
+from nearexact import files
 from nearexact.bench.analysis import pareto, published
 from nearexact.bench.analysis.checkpoints import milestones
 from nearexact.bench.analysis.families import BASELINES, ordered
@@ -60,8 +61,8 @@ def write_figures(
     for name, figure in _figures(results, near, x, with_published):
         for suffix in (".pdf", ".png"):
             paths.append(folder / f"{name}{suffix}")
-            with mpl.rc_context({"pdf.fonttype": 42}):  # fonts that publishers take
-                figure.savefig(paths[-1], dpi=200, facecolor="white")
+            with mpl.rc_context({"pdf.fonttype": 42}), files.replacing(paths[-1]) as path:  # fonts that publishers take
+                figure.savefig(path, format=suffix[1:], dpi=200, facecolor="white")
             figure.set_layout_engine("none")  # the second file takes the layout of the first
     return paths
 
