@@ -136,7 +136,8 @@ def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Pat
     write_run(tmp_path, "changing", "gpr", 0, exact_run(times, changing), RunStatus.BUDGET)
     write_run(tmp_path, "alone", "gpr", 0, exact_run(times, changing))  # finished, but with nobody who agrees
     write_run(tmp_path, "sparse", "gpr", 0, exact_run([1.0, 8.0, 9.0], [300.0] * 3), RunStatus.BUDGET)  # an empty third
-    write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5), RunStatus.BUDGET)
+    write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5))
+    write_run(tmp_path, "noise", "other", 0, constant_trace(NOISE + 8.0, 1.0, 1.4))  # as near to it as can be
     write_run(tmp_path, "compared", "gpr", 0, exact_run(times, changing), RunStatus.BUDGET)
     write_run(tmp_path, "compared", "sgpr", 0, sgpr_trace(0, final=305.0))
     write_run(tmp_path, "below", "gpr", 0, exact_run(times, changing), RunStatus.KILLED)
@@ -156,7 +157,9 @@ def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Pat
     assert judged.loc[("below", "sgpr"), "verdict"] == "certified"  # by bounds that had to meet
     assert math.isnan(judged.loc[("changing", "gpr"), "seconds"])
     assert judged.loc[("still", "gpr"), "seconds"] == pytest.approx(9.0)  # a dip in between was not near
-    assert judged["verdict"].xs("other", level="method").to_dict() == {"still": "converged", "changing": "not reached"}
+    assert judged["verdict"].xs("other", level="method").to_dict() == {
+        "still": "converged", "changing": "not reached", "noise": "not reached"
+    }  # fmt: skip
 
 
 def judged_by(folder: Path) -> dict[str, tuple[str, str, str]]:

@@ -221,7 +221,8 @@ def test_a_report_computes_and_reads_everything_once(tmp_path: Path, monkeypatch
 
 
 def test_published_results_are_everyones_own_copy() -> None:
-    published.load()["value"] = 0.0
+    table = published.load()
+    table["value"] = 0.0
     assert (published.load()["value"] != 0.0).any()
 
 

@@ -66,13 +66,13 @@ class Judgement:
 
 def run_verdicts(results: Results) -> pd.DataFrame:
     """A row for each run: its verdict, and the M and the costs at which near-exactness was reached and kept."""
-    judge_of_all = _Judge(results)
+    verdicts = _Verdicts(results)
     keys: list[RunKey] = list(results.runs[KEY].itertuples(index=False, name=None))
-    return pd.DataFrame([judge_of_all.judgement(key).row for key in keys], columns=COLUMNS)
+    return pd.DataFrame([verdicts.judgement(key).row for key in keys], columns=COLUMNS)
 
 
-class _Judge:
-    """Judges the runs of a results folder. Those that others are compared with come first."""
+class _Verdicts:
+    """Those on the runs of a results folder. Runs that others are compared with are judged first."""
 
     def __init__(self, results: Results) -> None:
         self.sizes = results.sizes
@@ -211,7 +211,9 @@ class _Judge:
         return "" if n is None else objection(key, lml, self.proved.get(_split(key)), n)
 
     def _add_value(self, key: RunKey, lml: float) -> None:
-        self.near_exact.setdefault(_split(key), []).append(Value(key, lml))
+        size = self.sizes[key[0]]
+        if size.n is not None and math.isfinite(lml) and not explains_nothing(lml, size.noise_only, size.n):
+            self.near_exact.setdefault(_split(key), []).append(Value(key, lml))
 
 
 def _judged_milestones(results: Results) -> list[tuple[RunKey, pd.DataFrame]]:
