@@ -117,6 +117,10 @@ def test_others_are_compared_with_the_best_near_exact_value_on_the_same_split(tm
     assert {judged["above", 0][0], judged["below", 0][0], judged["near", 1][0]} == {"not reached"}
     assert judged["noise", 0][0] == "no better than noise"
     assert judged["linear", 0][0] == "baseline"
+    words = verdicts.run_verdicts(results.read(tmp_path)).set_index(["method", "seed"])["hyperparameters"]
+    assert words["near", 0] == "same value as gpr"
+    assert words["above", 0] == words["below", 0] == "another value than gpr"
+    assert words["near", 1] == "not compared with others"
     goal = curve_trace(0, final=300.0)[-1]["elbo"]
     trace = curve_trace(0, final=305.0)
     first = next(k for k in range(20) if all(abs(p["elbo"] - goal) <= 0.01 * N for p in trace[k:]))
@@ -173,6 +177,7 @@ def judged_by(folder: Path) -> dict[str, tuple[str, str, str]]:
     [
         (evidence(agreeing=1), "1 of 9 starts agree on 500 rows, 0.001 nats per row left", "do not agree"),
         (evidence(gain=0.2), "5 of 9 starts agree on 500 rows, 0.2 nats per row left", "has found better ones"),
+        (evidence(gain=1e-12, agreeing=0), "0 of 9 starts agree on 500 rows, 0 nats per row left", "do not agree"),
         (evidence(gain=math.nan), "5 of 9 starts agree on 500 rows, still rising", "still rising"),
         (evidence(rows=N, gain=0.0, likelihood=320.0), "5 of 9 starts agree, 0 nats per row left", "better ones"),
     ],

@@ -22,6 +22,7 @@ from nearexact.noise_only import explains_nothing
 
 NOBODY_LOOKED = "nobody has looked for better hyperparameters"
 NOT_LOOKED = "not compared with others"  # the same in the column of the evidence
+LEAST_SHOWN = 1e-6  # nats per row: less is rounding noise
 Split = tuple[str, int]  # data set and seed
 
 
@@ -39,8 +40,9 @@ def recorded_evidence(point: Any) -> Evidence | None:
 def in_short(evidence: Evidence, n: int) -> str:
     """The evidence in the words of a table, for a model of n rows."""
     rows = "" if evidence.rows >= n else f" on {evidence.rows} rows"
-    gain = "still rising" if math.isnan(evidence.gain_per_row) else f"{evidence.gain_per_row:.2g} nats per row left"
-    return f"{evidence.agreeing} of {evidence.starts} starts agree{rows}, {gain}"
+    gain = evidence.gain_per_row
+    left = "still rising" if math.isnan(gain) else f"{gain if gain >= LEAST_SHOWN else 0.0:.2g} nats per row left"
+    return f"{evidence.agreeing} of {evidence.starts} starts agree{rows}, {left}"
 
 
 def doubt(evidence: Evidence | None) -> str:

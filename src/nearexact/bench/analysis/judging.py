@@ -155,8 +155,7 @@ class _Verdicts:
                 if other is None:
                     basis = f"{NOBODY_LOOKED}; {at_theta[-1]} at its own"
                     verdicts[-1] = "not reached"
-                else:
-                    words = _same_value(other)
+                words = _compared(other, [value.key[1] for value in self.near_exact.get(_split(key), [])])
         first = len(verdicts)  # the stage from which on all are near-exact
         while first > 0 and verdicts[first - 1] in NEAR_EXACT:
             first -= 1
@@ -189,7 +188,7 @@ class _Verdicts:
         else:  # that an estimate is near the right value is necessary, not sufficient
             is_near = abs(lml - best) <= tolerance(best, size)
             verdict, basis = "converged" if is_near else "not reached", BEST_VALUE
-        words = NOT_LOOKED if other is None else _same_value(other)
+        words = _compared(other, [value.key[1] for value in values if value.key != key])
         if verdict in NEAR_EXACT and against:
             verdict, basis = "not reached", against
         elif verdict in NEAR_EXACT and other is None:
@@ -263,5 +262,8 @@ def _split(key: RunKey) -> Split:
     return key[0], key[2]
 
 
-def _same_value(method: str) -> str:
-    return f"same value as {method}"
+def _compared(same: str | None, methods: list[str]) -> str:
+    """What the comparison with the near-exact runs of these methods says, one of which may have the same value."""
+    if same is not None:
+        return f"same value as {same}"
+    return f"another value than {methods[0]}" if methods else NOT_LOOKED
