@@ -320,7 +320,9 @@ def verdict_on(
 ) -> Verdict:
     """The verdict on a model: what is proved at its θ, and what speaks for this θ."""
     steps = [stage.objective for stage in history if stage.complete]
-    verdict = judge(bounds.lower, bounds.upper, steps, noise_only_likelihood(y), len(y), elbo=objective)
+    parameters = history[-1].kernel.size if history else None
+    noise_only = noise_only_likelihood(y)
+    verdict = judge(bounds.lower, bounds.upper, steps, noise_only, len(y), elbo=objective, parameters=parameters)
     verdict = confirm(verdict, bounds.lower, len(y), evidence)
     return "exact" if verdict == "certified" and is_exact else verdict
 
