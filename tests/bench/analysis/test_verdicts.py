@@ -141,7 +141,7 @@ def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Pat
     write_run(tmp_path, "alone", "gpr", 0, exact_run(times, changing))  # finished, but with nobody who agrees
     write_run(tmp_path, "sparse", "gpr", 0, exact_run([1.0, 8.0, 9.0], [300.0] * 3), RunStatus.BUDGET)  # an empty third
     write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5))
-    write_run(tmp_path, "noise", "other", 0, constant_trace(NOISE + 8.0, 1.0, 1.4))  # as near to it as can be
+    write_run(tmp_path, "noise", "other", 0, constant_trace(NOISE + 9.0, 1.0, 1.4))  # as near to it as can be
     write_run(tmp_path, "compared", "gpr", 0, exact_run(times, changing), RunStatus.BUDGET)
     write_run(tmp_path, "compared", "sgpr", 0, sgpr_trace(0, final=305.0))
     write_run(tmp_path, "below", "gpr", 0, exact_run(times, changing), RunStatus.KILLED)
@@ -178,7 +178,7 @@ def judged_by(folder: Path) -> dict[str, tuple[str, str, str]]:
         (evidence(agreeing=1), "1 of 9 starts agree on 500 rows, 0.001 nats per row left", "do not agree"),
         (evidence(gain=0.2), "5 of 9 starts agree on 500 rows, 0.2 nats per row left", "has found better ones"),
         (evidence(gain=1e-12, agreeing=0), "0 of 9 starts agree on 500 rows, 0 nats per row left", "do not agree"),
-        (evidence(gain=math.nan), "5 of 9 starts agree on 500 rows, still rising", "still rising"),
+        (evidence(gain=math.nan), "5 of 9 starts agree on 500 rows, not all followed to their end", "no time"),
         (evidence(rows=N, gain=0.0, likelihood=320.0), "5 of 9 starts agree, 0 nats per row left", "better ones"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_run_with_evidence_is_judged_as_an_estimator_is(rows: int, agreeing: i
         point | {"method": "gpr", "upper_bound": lml},
     ])  # fmt: skip
     judged = verdicts.run_verdicts(as_results(table)).set_index("method")["verdict"]
-    expected = confirm(judge(lml, lml + 0.004 * N, [lml], NOISE, N), lml, N, found)
+    expected = confirm(judge(lml, lml + 0.004 * N, [lml], NOISE, N, parameters=4), lml, N, found)
     assert judged["sgpr"] == expected
     assert judged["gpr"] == ("exact" if expected == "certified" else expected)
 

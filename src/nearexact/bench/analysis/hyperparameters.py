@@ -41,7 +41,11 @@ def in_short(evidence: Evidence, n: int) -> str:
     """The evidence in the words of a table, for a model of n rows."""
     rows = "" if evidence.rows >= n else f" on {evidence.rows} rows"
     gain = evidence.gain_per_row
-    left = "still rising" if math.isnan(gain) else f"{gain if gain >= LEAST_SHOWN else 0.0:.2g} nats per row left"
+    left = (
+        "not all followed to their end"
+        if math.isnan(gain)
+        else f"{gain if gain >= LEAST_SHOWN else 0.0:.2g} nats per row left"
+    )
     return f"{evidence.agreeing} of {evidence.starts} starts agree{rows}, {left}"
 
 
@@ -52,7 +56,9 @@ def doubt(evidence: Evidence | None) -> str:
     if evidence.agreeing < FEWEST_AGREEING:
         return "the starts of its search do not agree"
     return (
-        "its likelihood was still rising" if math.isnan(evidence.gain_per_row) else "its search has found better ones"
+        "there was no time to follow all of them to their end"
+        if math.isnan(evidence.gain_per_row)
+        else "its search has found better ones"
     )
 
 
@@ -107,6 +113,6 @@ def supporter(key: RunKey, lml: float, values: Iterable[Value], size: Size) -> s
         for value in values
         if value.key != key
         and abs(value.lml - lml) <= tolerance(value.lml, size)
-        and not explains_nothing(value.lml, size.noise_only, size.n)
+        and not explains_nothing(value.lml, size.noise_only, size.n, size.parameters)
     ]
     return min(near)[1] if near else None

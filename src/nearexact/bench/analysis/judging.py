@@ -114,7 +114,7 @@ class _Verdicts:
             return self._by_milestones(key)
         if _grows(key, curve):
             return Judgement(key, "not reached", "no M was done", lml)
-        if explains_nothing(lml, size.noise_only, size.n):
+        if explains_nothing(lml, size.noise_only, size.n, size.parameters):
             gap = float(curve["upper_bound"].iloc[-1] - lml) / size.n
             return Judgement(key, "no better than noise", "the constant predictor", lml, gap)
         return self._by_curve(key)
@@ -130,7 +130,8 @@ class _Verdicts:
         at_theta, verdicts, steps = [], [], []  # the steps are the ELBOs of complete stages
         for k, complete in enumerate(ends["complete"]):
             steps += [elbo[k]] if complete and grows else []
-            at_theta.append(judge(lower[k], upper[k], steps, size.noise_only, size.n, elbo=elbo[k]))
+            own = {"elbo": elbo[k], "parameters": size.parameters}
+            at_theta.append(judge(lower[k], upper[k], steps, size.noise_only, size.n, **own))
             verdict = at_theta[k]
             if has_evidence:
                 verdict = confirm(verdict, lower[k], size.n, recorded_evidence(ends.iloc[k]))
@@ -181,7 +182,10 @@ class _Verdicts:
             verdict, basis = "converged" if other else "not reached", BEST_VALUE if other else "training was cut short"
             goal = max(lml, goal)
         elif math.isfinite(upper):
-            verdict, basis = judge(lml, upper, [], size.noise_only, size.n), "its own bounds"
+            verdict, basis = (
+                judge(lml, upper, [], size.noise_only, size.n, parameters=size.parameters),
+                "its own bounds",
+            )
             goal = max(lml, goal)
         elif best is None:
             verdict, basis = "not reached", against or "no near-exact value to compare with"
@@ -211,7 +215,11 @@ class _Verdicts:
 
     def _add_value(self, key: RunKey, lml: float) -> None:
         size = self.sizes[key[0]]
-        if size.n is not None and math.isfinite(lml) and not explains_nothing(lml, size.noise_only, size.n):
+        if (
+            size.n is not None
+            and math.isfinite(lml)
+            and not explains_nothing(lml, size.noise_only, size.n, size.parameters)
+        ):
             self.near_exact.setdefault(_split(key), []).append(Value(key, lml))
 
 
@@ -242,7 +250,7 @@ def training_had_ended(curve: pd.DataFrame, status: str, size: Size) -> bool:
     elapsed, lml = curve["elapsed"].to_numpy(), curve["elbo"].to_numpy()
     at = last_at(elapsed, elapsed[-1] * np.array([1.0 / 3.0, 2.0 / 3.0, 1.0]))
     values = lml[at].tolist() if at[0] >= 0 and (np.diff(at) > 0).all() else []
-    return judge(float(lml[-1]), math.nan, values, size.noise_only, size.n) in NEAR_EXACT
+    return judge(float(lml[-1]), math.nan, values, size.noise_only, size.n, parameters=size.parameters) in NEAR_EXACT
 
 
 def _grows(key: RunKey, points: pd.DataFrame) -> bool:
