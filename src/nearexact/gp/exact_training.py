@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 SEARCH_SHARE = 0.4  # of the time limit, at most
 EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
-SETTINGS = LBFGSSettings(ftol=1e-8)
+COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
 SETTLED = 1e-3  # nats per row that the last steps together may have gained for the optimiser to be nearly done ...
 SETTLED_STEPS = 3  # ... which were so many
 ENDS = {
@@ -122,10 +122,10 @@ class ExactTraining:
             self.objective.release()
             self.search.run()
         end = TrainingEnd.TIME_LIMIT
-        for number, theta in enumerate(self._all_starts()):
+        for number, (theta, settings) in enumerate(self._all_starts()):
             if number:
                 self._begin()
-            result = self._climb(theta)
+            result = self._climb(theta, settings)
             if number < len(self._pending) and self._followed:
                 self._pending[number] = math.inf
             end = result[0]
@@ -168,14 +168,20 @@ class ExactTraining:
         gain = 0.0 if self._settled and followed else math.nan
         return Evidence(self.n, max(starts), max(agreeing), gain, self.best_lml)
 
-    def _all_starts(self) -> Iterator[FloatArray]:
-        """Those of the search, and what they lead to with its inputs switched on again, where that may help."""
-        yield from self._starts()
+    def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
+        """Those of the search, their best with its inputs switched on again where that may help, and the best of all."""
+        starts = self._starts()
+        settings = COARSE if len(starts) > 1 else FINE
+        for theta in starts:
+            yield theta, settings
         revived = with_all_inputs(self.layout, self.best_theta)
         if revived is not None and self._best_gradient is not None:
             gain = gain_by_switching_on(self.layout, self.best_theta, -self._best_gradient, revived)
             if gain > SETTLED * self.n:
-                yield revived
+                settings = COARSE
+                yield revived, settings
+        if settings is COARSE:
+            yield self.best_theta, FINE
 
     def _starts(self) -> list[FloatArray]:
         """The best of the search, and others that may yet win on all rows."""
@@ -187,29 +193,31 @@ class ExactTraining:
         self._pending = [(candidates[0].likelihood - c.likelihood) / rows for c in near]
         return [candidate.theta for candidate in near]
 
-    def _climb(self, theta: FloatArray) -> tuple[TrainingEnd, str, int]:
+    def _climb(self, theta: FloatArray, settings: LBFGSSettings) -> tuple[TrainingEnd, str, int]:
         """L-BFGS from a start: how it ended, details, restarts."""
         left = self.timer.left()
         self._followed = False
         if left <= self._evaluation_seconds:
             return TrainingEnd.TIME_LIMIT, "", 0
-        before, self._steps, self._model = self.best_lml, [], None  # the model's memory is needed
+        again, before = settings is FINE and bool(self._likelihoods), self.best_lml
+        self._steps, self._model = [], None  # the model's memory is needed
         try:
             optimum = minimise(
                 LogCoordinates.objective(self._evaluate),
                 LogCoordinates.from_theta(theta),
                 time_limit=left,
                 callback=self._after_step,
-                settings=SETTINGS,
+                settings=settings,
                 clock=self.timer.clock,
             )
         except NumericalError as error:
             logger.info("exact GP: a start failed: %s", error)
             self._followed = True  # it leads nowhere
             return TrainingEnd.FAILED, f": {error}", 0
-        self._likelihoods.append(-optimum.value)
         self._followed = self._is_settled(optimum)
-        if self.best_lml > before:
+        if not again:  # the best, once more, agrees with itself
+            self._likelihoods.append(-optimum.value)
+        if self.best_lml > before + (SETTLED * self.n if again else 0.0):
             self._settled = self._followed
         return ENDS[optimum.reason], "", optimum.restarts
 
