@@ -169,7 +169,7 @@ class ExactTraining:
         return Evidence(self.n, max(starts), max(agreeing), gain, self.best_lml)
 
     def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
-        """Those of the search, their best with its inputs switched on again where that may help, and the best of all."""
+        """Those of the search, their best with its inputs switched on again where that may help, and the best."""
         starts = self._starts()
         settings = COARSE if len(starts) > 1 else FINE
         for theta in starts:
