@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -33,6 +33,7 @@ from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
+from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
 from nearexact.limits import parse_bytes, parse_seconds
@@ -48,12 +49,13 @@ LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Training data, standardised, as tensors."""
+    """Training data, standardised, as tensors, and hyperparameters to start from besides those of the kernel."""
 
     X: torch.Tensor
     y: torch.Tensor
     scaling_X: Scaling
     scaling_y: Scaling
+    start: Start | None = None
 
     @staticmethod
     def of(X: FloatArray, y: FloatArray, scaling_X: Scaling, scaling_y: Scaling, device: torch.device) -> Problem:
@@ -87,13 +89,17 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     _scaling_y: Scaling
     _problem: Problem | None  # not in a loaded model
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on."""
+    def fit(self, X: Any, y: Any, *, start: Start | None = None) -> Self:
+        """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on.
+
+        `start` is a kernel with hyperparameters and a noise variance, on the standardised scale, that the search for
+        hyperparameters tries too. It is of the same kind as `kernel`, whose own values are tried in any case.
+        """
         started = time.perf_counter()
         time_limit = parse_seconds(self.time_limit)
         memory_limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
         with self._unchanged_by_errors(), progress_display(self.progress, time_limit) as display:
-            problem = self._prepare(X, y)
+            problem = replace(self._prepare(X, y), start=start)
             seconds = time_limit - (time.perf_counter() - started)
             self._run(self._training(problem, seconds, memory_limit, display), problem)
             if not self.history_[-1].complete:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from nearexact.gp.parameters import ParameterLayout
+from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray
 
 START_NOISE = 0.01  # variance, on standardised targets
@@ -18,6 +19,7 @@ RANDOM_NOISE = (-4.0, -0.3)  # log10 of the noise variances that random starts a
 RANDOM_SPREAD = 1.0  # of the logarithm of a random start's parameters, input by input ...
 COMMON_SPREAD = 0.5  # ... and in common: all of them shorter, or all of them longer
 
+Start = tuple[Kernel, float]  # a kernel with hyperparameters, and a noise variance
 Factor = Callable[[str, FloatArray], FloatArray | float]  # of a parameter's name and value
 
 # The power of c by which each of these parameters is multiplied where inputs are divided by c. Others do not change.
