@@ -44,6 +44,7 @@ from nearexact.scaling import Scaling
 from nearexact.typing import FloatArray, MemoryLimit, TimeLimit
 
 PREDICTED_ROWS = 2**16  # standardised and predicted at once
+SAME_ROWS = 1e-6  # standard deviations by which numbers may differ that were written to text and read again
 LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
 
 
@@ -177,6 +178,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         """
         check_is_fitted(self, "_posterior")
         if isinstance(self._posterior, ExactPosterior):
+            if X is not None or y is not None:
+                self._check_rows(self._posterior, self._training_data(X, y))
             return self.certificate_  # an exact GP needs no bounds
         certificate = certify(self, self._training_data(X, y), cg_iterations, time_limit)
         if not certificate.upper - certificate.lower > self.certificate_.upper - self.certificate_.lower:
@@ -184,7 +187,10 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return certificate
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted estimator to one file, from which `nearexact.load` makes it again. Data are not in it."""
+        """Write the fitted estimator to one file, from which `nearexact.load` makes it again.
+
+        Of a sparse GP the inducing points are in it, of an exact GP all rows.
+        """
         check_is_fitted(self, "_posterior")
         persistence.save(self, path)
 
@@ -258,6 +264,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         if len(problem.y) != self.certificate_.n:
             raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {len(problem.y)} others")
         return problem
+
+    def _check_rows(self, posterior: ExactPosterior, problem: Problem) -> None:
+        """Raise a ValueError if these are not the rows that an exact GP holds."""
+        for given, held in ((problem.X, posterior.X), (problem.y, posterior.y)):
+            if not torch.allclose(given.to(held.device), held, rtol=SAME_ROWS, atol=SAME_ROWS):
+                raise ValueError("these are not the data that the model was fitted to: the rows differ")
 
     def _warn_if_cut_short(self) -> None:
         ended = self.history_[-1].ended

@@ -22,7 +22,7 @@ from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import subset_order
-from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, rough_start, with_less_influence
+from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, Start, rough_start, with_less_influence
 from nearexact.kernels import Kernel, Linear
 from nearexact.kernels.base import as_kernel
 from nearexact.kernels.composite import Composite
@@ -44,7 +44,7 @@ SPLIT_ROWS = 5000  # from which the origins of arc-cosine kernels are found
 SETTINGS = LBFGSSettings(max_iterations=100, ftol=1e-5)  # to about 0.01 nats on a thousand rows
 COST_POWER = 2.0  # of the rows: an evaluation grows faster, but fewer are needed from where the last subset has led
 UNTRIED = "not tried: no time was left"
-NO_MEMORY = "not tried: the memory limit does not allow a subset"
+NO_MEMORY = "not tried: the memory limit allows no subset of the rows"
 CUT_SHORT = "cut short by the time limit"
 
 
@@ -89,8 +89,13 @@ class Choice:
     kernel: Kernel  # as it is before any training
     trials: tuple[Trial, ...] = ()
     rows: int = 0  # of the subset that decided; 0 if there was none
-    found: Found | None = None  # what training may start from
+    found: Found | None = None
     order: IndexArray | None = None  # positions of rows; each subset is a beginning of it
+
+    @property
+    def start(self) -> Start | None:
+        """What training may start from."""
+        return None if self.found is None else (self.found.kernel, self.found.noise_variance)
 
     @property
     def tried(self) -> list[str]:
