@@ -8,6 +8,7 @@ that a slow machine gets the choice of a smaller subset, not of other kernels.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -121,12 +122,14 @@ def choose(
     memory_limit: int | float | str | None = None,
     seed: int = 0,
     on_trial: Callable[[Trial, Found | None], None] = lambda trial, found: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
     """Compare all kernels within this time (seconds), on at most MOST_ROWS rows, and take the most likely one.
 
     The same seed gives the same choice, as far as the time limit allows.
     """
-    contest = _Contest(np.asarray(X, dtype=np.float64), np.asarray(y), time_limit, memory_limit, seed, on_trial)
+    timer = Timer(time_limit, clock)
+    contest = _Contest(np.asarray(X, dtype=np.float64), np.asarray(y), timer, memory_limit, seed, on_trial)
     starts = [contest.first_starts, contest.second_starts]
     rounds = [(rows, start) for rows in contest.sizes[:1] for start in starts]
     rounds += [(rows, contest.next_starts) for rows in contest.sizes[1:]]
@@ -180,12 +183,12 @@ class _Contest:
         self,
         X: FloatArray,
         y: FloatArray,
-        time_limit: float,
+        timer: Timer,
         memory_limit: int | float | str | None,
         seed: int,
         on_trial: Callable[[Trial, Found | None], None],
     ) -> None:
-        self.timer, self.on_trial = Timer(time_limit), on_trial
+        self.timer, self.on_trial = timer, on_trial
         X, y = Scaling.of(X).apply(X), Scaling.of(y).apply(y)
         random = np.random.default_rng(seed)
         few = random.permutation(len(y))[:SPLIT_ROWS]
@@ -260,6 +263,7 @@ class _Contest:
                 LogCoordinates.from_theta(theta),
                 time_limit=self.timer.left(),
                 settings=SETTINGS,
+                clock=self.timer.clock,
             )
             kernel, noise_variance = objective.layout.unpack(LogCoordinates.to_theta(optimum.theta))
             self._keep(Found(name, kernel, noise_variance, -optimum.value, rows))
