@@ -132,7 +132,7 @@ def test_mistakes_are_one_line_and_status_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    small_files(fitted)
+    small_files(fitted, bare="bare.nx" in arguments)
     assert main(arguments) == 2
     output = capsys.readouterr()
     assert message in output.err
@@ -263,7 +263,7 @@ def test_ctrl_c_saves_the_best_model_so_far(
 
     monkeypatch.setattr(objective, "__call__", interrupted)
     model = tmp_path / "m.nx"
-    options = ["--kernel", kernel, *(["--memory-limit", "200kB"] if objective is SparseObjective else [])]
+    options = ["--kernel", kernel, *(["--memory-limit", "300kB"] if objective is SparseObjective else [])]
     assert main(["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(model), *options]) == 130
     way = "sparse GP with" if objective is SparseObjective else "exact GP on all rows, is in"
     assert f"stopped; the best model so far, {way}" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_mistakes_are_one_line_and_status_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    small_files(fitted)
+    small_files(fitted, bare="bare.nx" in arguments)
     assert main(arguments) == 2
     output = capsys.readouterr()
     assert message in output.err

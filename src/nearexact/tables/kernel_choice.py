@@ -217,9 +217,8 @@ class _Contest:
         return float(sum(seconds))
 
     def refuse_all(self, note: str) -> None:
-        """Say that nothing could be tried."""
-        for name in KERNELS:
-            self.trials.append(self._tell(Trial(name, -math.inf, 0, 0.0, note)))
+        """Record that nothing could be tried."""
+        self.trials += [Trial(name, -math.inf, 0, 0.0, note) for name in KERNELS]
 
     # ---- where to start; of several places, from the one with the highest likelihood -------------------------------
 
