@@ -14,12 +14,21 @@ WRONG_USE, CTRL_C, CLOSED_PIPE = 2, 130, 141  # the latter two as shells count s
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe can still be dealt with
+    except BrokenPipeError:
+        return _reader_is_gone()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.command(options)
-        sys.stdout.flush()  # here, where a closed pipe can still be told from an error
     except BrokenPipeError:
-        return _reader_is_gone()
+        raise
     except (ValueError, OSError) as error:
         print(f"nearexact: {error}", file=sys.stderr)
         return WRONG_USE

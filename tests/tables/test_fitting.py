@@ -71,7 +71,7 @@ def test_the_choice_is_told_and_kept(tmp_path: Path) -> None:
     told: list[str] = []
     found = fit(table(tmp_path, 80), "y", time_limit=None, on_event=told.append)
     assert {trial.kernel for trial in found.summary.tried} == set(KERNELS)
-    assert f"kernel: {found.summary.kernel} is the most likely of 14, compared on all rows" in told
+    assert f"kernel: {found.summary.kernel}, from 14 by exact likelihoods of all rows" in told
     assert found.choice.found is not None
     # Training starts from what the choice has found on the same rows, so that it ends no lower.
     assert found.model.certificate_.lower >= found.choice.found.likelihood - 1e-6
@@ -85,7 +85,7 @@ def test_a_limit_that_cuts_the_choice_short_is_told(tmp_path: Path, monkeypatch:
     found = fit(table(tmp_path, 200), "y", time_limit="20s", on_event=told.append)
     untried = [trial.kernel for trial in found.summary.tried if trial.rows == 0]
     assert untried
-    assert not any("of 14," in message for message in told)
+    assert not any("from 14 " in message for message in told)
     note = f"no likelihood of {len(untried)} of 14 kernels is known: {', '.join(untried)}"
     assert note in found.summary.notes or "no time was left to choose a kernel" in " ".join(found.summary.notes)
 

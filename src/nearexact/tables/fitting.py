@@ -173,7 +173,7 @@ class _Search:
             self.notes.append(f"{reason} to choose a kernel: {choice.name} was taken untried")
             return choice
         rows = f"{choice.rows} of {len(self.y)}" if choice.rows < len(self.y) else "all"
-        self.on_event(f"kernel: {choice.name} is the most likely of {len(choice.tried)}, compared on {rows} rows")
+        self.on_event(f"kernel: {choice.name}, from {len(choice.tried)} by exact likelihoods of {rows} rows")
         if choice.untried:
             names = ", ".join(choice.untried)
             self.notes.append(f"no likelihood of {len(choice.untried)} of {len(KERNELS)} kernels is known: {names}")
