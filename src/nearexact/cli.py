@@ -21,6 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # here, where a closed pipe can still be dealt with
     except BrokenPipeError:
         return _reader_is_gone()
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich ends the program by itself
+            return CLOSED_PIPE
+        raise
 
 
 def _run(arguments: Sequence[str] | None) -> int:
