@@ -47,19 +47,24 @@ class Preconditioner:
 
     def __call__(self, r: Tensor, check: Callable[[], None] = lambda: None) -> tuple[Tensor, float]:
         """P⁻¹r [N] and rᵀP⁻¹r."""
+        solved, quadratics = self.solve(r[:, None], check)
+        return solved[:, 0], float(quadratics[0])
+
+    def solve(self, R: Tensor, check: Callable[[], None] = lambda: None) -> tuple[Tensor, Tensor]:
+        """P⁻¹R for several columns [N, C], and rᵀP⁻¹r of each [C]."""
         f, s = self.f, self.f.noise_variance
-        Vr = torch.zeros_like(f.b)
+        VR = R.new_zeros(len(f.b), R.shape[1])  # [M, C]
         for rows, V in self.objective.rows_of_V(f):
             check()
-            Vr.addmv_(V.T, r[rows])
-        half = torch.linalg.solve_triangular(f.L_B, Vr[:, None], upper=False)  # L_B⁻¹Vr  [M, 1]
-        weights = torch.linalg.solve_triangular(f.L_B.T, half, upper=True)[:, 0].div_(s)  # B⁻¹Vr/s  [M]
-        solved = r.clone()
+            VR.addmm_(V.T, R[rows])
+        half = torch.linalg.solve_triangular(f.L_B, VR, upper=False)  # L_B⁻¹VR  [M, C]
+        weights = torch.linalg.solve_triangular(f.L_B.T, half, upper=True).div_(s)  # B⁻¹VR/s  [M, C]
+        solved = R.clone()
         for rows, V in self.objective.rows_of_V(f):
             check()
-            solved[rows].addmv_(V, weights, alpha=-1.0)
-        quadratic = (float(r @ r) - float(half.square().sum()) / s) / s
-        return solved.div_(s), max(quadratic, 0.0)  # (r − VᵀB⁻¹Vr/s)/s
+            solved[rows].addmm_(V, weights, alpha=-1.0)
+        quadratics = (R.square().sum(0) - half.square().sum(0) / s) / s
+        return solved.div_(s), quadratics.clamp_(min=0.0)  # (R − VᵀB⁻¹VR/s)/s
 
 
 def conjugate_gradients(

@@ -17,6 +17,7 @@ from nearexact.certificate import VERDICT_KINDS
 from nearexact.tables.evaluation import Evaluation
 from nearexact.tables.kernel_choice import EQUAL_LIKELIHOODS
 from nearexact.tables.partial_dependence import Dependence, partial_dependence
+from nearexact.tables.prediction_distance import prediction_distance
 from nearexact.tables.summary import Summary
 from nearexact.tables.terminal import repair_line
 from nearexact.tables.wording import method_words, verdict_words
@@ -60,6 +61,7 @@ def fit_page(fitted: Fitted) -> str:
         equal_likelihoods=EQUAL_LIKELIHOODS,
         rows="test rows" if fitted.evaluation.tested else "rows that it was trained on: none were kept back to test",
         tested=fitted.evaluation.tested,
+        distance=prediction_distance(fitted),
         columns=[
             [column.name, column.description(), ", ".join(column.inputs)] for column in fitted.prepared.recipe.columns
         ]
