@@ -59,6 +59,38 @@ def test_round_trip_to_the_bit(name: str, estimator: type[SGPRegressor], tmp_pat
     assert (tmp_path / "again.nx").read_bytes() == (tmp_path / "model.nx").read_bytes()
 
 
+def test_files_of_exact_models_hold_rows_but_no_factor(tmp_path: Path) -> None:
+    """The factor has N² numbers; it is computed again. Earlier files have it."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(400, 2))
+    model = GPRegressor(method="cholesky", time_limit=2.0, random_state=0).fit(inputs, np.sin(inputs[:, 0]))
+    model.save(tmp_path / "model.nx")
+    assert (tmp_path / "model.nx").stat().st_size < 400 * 400 * 8 / 10
+    factor = torch.linalg.cholesky(
+        torch.from_numpy(model.kernel_(model._posterior.inducing_points.numpy()))
+        + model.noise_variance_ * torch.eye(400, dtype=torch.float64)
+    )
+    earlier = nearexact.load(altered(tmp_path / "model.nx", tmp_path / "old.nx", {}, L=factor.contiguous()))
+    new = nearexact.load(tmp_path / "model.nx")
+    queries = rng.normal(size=(50, 2))
+    for one, other in zip(
+        new.predict(queries, return_std=True), earlier.predict(queries, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    refused(altered(tmp_path / "model.nx", tmp_path / "torn.nx", {}, L=factor[:10].contiguous()))
+    refused(altered(tmp_path / "model.nx", tmp_path / "torn.nx", {}, L=-factor.contiguous()))
+
+
+def test_an_exact_model_knows_its_rows(tmp_path: Path) -> None:
+    GPRegressor(time_limit=2.0, random_state=0).fit(X, Y).save(tmp_path / "model.nx")
+    loaded = nearexact.load(tmp_path / "model.nx")
+    assert loaded.certify(X, Y) == loaded.certificate_ == loaded.certify()
+    with pytest.raises(ValueError, match="these are not the data that the model was fitted to"):
+        loaded.certify(X[::-1], Y)
+    with pytest.raises(ValueError, match="these are not the data that the model was fitted to"):
+        loaded.certify(X, Y + 0.3 * NEW[:60, 0])
+
+
 def test_certify_after_loading_needs_the_data(saved: Path) -> None:
     loaded = nearexact.load(saved)
     with pytest.raises(ValueError, match="does not hold its training data: pass X and y"):

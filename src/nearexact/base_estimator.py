@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -34,6 +34,7 @@ from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
+from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
 from nearexact.limits import parse_bytes, parse_seconds
@@ -44,17 +45,19 @@ from nearexact.scaling import Scaling
 from nearexact.typing import FloatArray, MemoryLimit, TimeLimit
 
 PREDICTED_ROWS = 2**16  # standardised and predicted at once
+SAME_ROWS = 1e-6  # standard deviations by which numbers may differ that were written to text and read again
 LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Training data, standardised, as tensors."""
+    """Training data, standardised, as tensors, and hyperparameters to start from besides those of the kernel."""
 
     X: torch.Tensor
     y: torch.Tensor
     scaling_X: Scaling
     scaling_y: Scaling
+    start: Start | None = None
 
     @staticmethod
     def of(X: FloatArray, y: FloatArray, scaling_X: Scaling, scaling_y: Scaling, device: torch.device) -> Problem:
@@ -88,13 +91,17 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     _scaling_y: Scaling
     _problem: Problem | None  # not in a loaded model
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on."""
+    def fit(self, X: Any, y: Any, *, start: Start | None = None) -> Self:
+        """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on.
+
+        `start` is a kernel with hyperparameters and a noise variance, on the standardised scale, that the search for
+        hyperparameters tries too. It is of the same kind as `kernel`, whose own values are tried in any case.
+        """
         started = time.perf_counter()
         time_limit = parse_seconds(self.time_limit)
         memory_limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
         with self._unchanged_by_errors(), progress_display(self.progress, time_limit) as display:
-            problem = self._prepare(X, y)
+            problem = replace(self._prepare(X, y), start=start)
             seconds = time_limit - (time.perf_counter() - started)
             self._run(self._training(problem, seconds, memory_limit, display), problem)
             if not self.history_[-1].complete:
@@ -172,6 +179,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         """
         check_is_fitted(self, "_posterior")
         if isinstance(self._posterior, ExactPosterior):
+            if X is not None or y is not None:
+                self._check_rows(self._posterior, self._training_data(X, y))
             return self.certificate_  # an exact GP needs no bounds
         certificate = certify(self, self._training_data(X, y), cg_iterations, time_limit)
         if not certificate.upper - certificate.lower > self.certificate_.upper - self.certificate_.lower:
@@ -193,7 +202,10 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return certify_predictions(self, self._new_inputs(X), X_train, y_train, time_limit)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted estimator to one file, from which `nearexact.load` makes it again. Data are not in it."""
+        """Write the fitted estimator to one file, from which `nearexact.load` makes it again.
+
+        Of a sparse GP the inducing points are in it, of an exact GP all rows.
+        """
         check_is_fitted(self, "_posterior")
         persistence.save(self, path)
 
@@ -267,6 +279,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         if len(problem.y) != self.certificate_.n:
             raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {len(problem.y)} others")
         return problem
+
+    def _check_rows(self, posterior: ExactPosterior, problem: Problem) -> None:
+        """Raise a ValueError if these are not the rows that an exact GP holds."""
+        for given, held in ((problem.X, posterior.X), (problem.y, posterior.y)):
+            if not torch.allclose(given.to(held.device), held, rtol=SAME_ROWS, atol=SAME_ROWS):
+                raise ValueError("these are not the data that the model was fitted to: the rows differ")
 
     def _warn_if_cut_short(self) -> None:
         ended = self.history_[-1].ended

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -31,6 +32,17 @@ CONVERGED_CHANGE = 0.002  # of the ELBO's distance to the constant predictor's l
 CONVERGED_STEPS = 2  # steps up in M, one after the other, that must have changed so little
 FEWEST_AGREEING = 2  # starts of a search that must have ended near the best of all
 SUBSET_CAUTION = 2.0  # what a subset shows may be so many times as large on all rows
+
+
+class Doubt(StrEnum):
+    """Why evidence does not support a model's hyperparameters θ."""
+
+    NOT_COMPARED = "not compared"  # there is no evidence
+    STILL_RISING = "still rising"  # the optimiser was not done
+    FOUND_ONCE = "found once"  # hardly any starts of the search agree on the best
+    BOUND_TOO_LOW = "bound too low"  # θ is good, but what is proved about the model there is not
+    BETTER_ELSEWHERE = "better elsewhere"  # another θ has a higher exact likelihood
+
 
 Kind = Literal["good", "fair", "open", "plain", "bad"]  # of a tag: a class in the style of pages
 
@@ -108,6 +120,11 @@ class Certificate:
     def about_theta(self) -> str:
         """What speaks for the hyperparameters, in words."""
         return "not compared with others" if self.evidence is None else self.evidence.in_words(self.n)
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Why the evidence does not support the hyperparameters, if it does not."""
+        return doubt_about(self.evidence, self.lower, self.n)
 
     @property
     def gap_per_point(self) -> float:
@@ -194,17 +211,24 @@ def judge(
 
 
 def confirm(verdict: Verdict, lower: float, n: int, evidence: Evidence | None) -> Verdict:
-    """A verdict at θ, or "not reached" if it is one of near-exactness that the evidence does not support.
+    """A verdict at θ, or "not reached" if it is one of near-exactness that the evidence does not support."""
+    return "not reached" if verdict in NEAR_EXACT and doubt_about(evidence, lower, n) is not None else verdict
+
+
+def doubt_about(evidence: Evidence | None, lower: float, n: int) -> Doubt | None:
+    """Why the evidence does not support the θ of a model with this lower bound; None if it does.
 
     Where the search was on all rows, the model's lower bound must come near the highest exact likelihood. Where it was
     on a subset, the exact likelihood of the subset must hardly be higher anywhere else.
     """
-    if verdict not in NEAR_EXACT:
-        return verdict
-    supported = evidence is not None and evidence.agreeing >= FEWEST_AGREEING
-    if supported and evidence is not None:
-        if evidence.rows >= n:
-            supported = evidence.gain_per_row >= 0.0 and evidence.likelihood - lower <= CERTIFIED_GAP * n
-        else:
-            supported = SUBSET_CAUTION * evidence.gain_per_row <= CERTIFIED_GAP
-    return verdict if supported else "not reached"
+    if evidence is None:
+        return Doubt.NOT_COMPARED
+    if evidence.agreeing < FEWEST_AGREEING:
+        return Doubt.FOUND_ONCE
+    if math.isnan(evidence.gain_per_row):
+        return Doubt.STILL_RISING
+    if evidence.rows < n:
+        return None if SUBSET_CAUTION * evidence.gain_per_row <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE
+    if evidence.likelihood - lower <= CERTIFIED_GAP * n:
+        return None
+    return Doubt.BOUND_TOO_LOW if evidence.gain_per_row <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE

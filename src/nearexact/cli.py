@@ -1,21 +1,38 @@
-"""The command `nearexact`. Errors are one line on standard error and exit status 2; Ctrl-C is 130."""
+"""The command `nearexact`. Errors are one line on standard error and status 2; Ctrl-C is 130, a closed pipe 141."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from nearexact.commands import bench, datasets, model, paper
 
-WRONG_USE, CTRL_C = 2, 130
+WRONG_USE, CTRL_C, CLOSED_PIPE = 2, 130, 141  # the latter two as shells count signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe can still be dealt with
+    except BrokenPipeError:
+        return _reader_is_gone()
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich ends the program by itself
+            return CLOSED_PIPE
+        raise
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status: int = options.command(options)
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError) as error:
         print(f"nearexact: {error}", file=sys.stderr)
         return WRONG_USE
@@ -27,6 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("nearexact: stopped; the same command continues", file=sys.stderr)
         return CTRL_C
     return status
+
+
+def _reader_is_gone() -> int:
+    """After `nearexact … | head` nothing is left to say, and nothing to write to when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return CLOSED_PIPE
 
 
 def _parser() -> argparse.ArgumentParser:

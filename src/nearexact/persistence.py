@@ -22,12 +22,13 @@ from nearexact import kernels
 from nearexact.certificate import NEAR_EXACT, Certificate
 from nearexact.evidence import Evidence
 from nearexact.files import replacing
+from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.safety import Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.kernels import Kernel
 from nearexact.kernels.composite import Composite
-from nearexact.limits import is_out_of_memory
+from nearexact.limits import free_memory, is_out_of_memory
 from nearexact.model_file import HEADER, check_bytes, write_file
 from nearexact.scaling import Scaling
 
@@ -50,7 +51,8 @@ ENTRIES = (
 # The arrays of a posterior, by their names in it, and those of the two scalings.
 SPARSE, EXACT = "sparse", "exact"  # kinds of posterior
 SPARSE_ARRAYS = ("Z", "L", "L_B", "weights")
-EXACT_ARRAYS = ("X", "centre", "y", "L", "weights")
+EXACT_ARRAYS = ("X", "centre", "y", "weights")
+EXACT_FACTOR = "L"  # is computed again when a file is read: N² numbers are gigabytes. Earlier files have it.
 SCALING_ARRAYS = ("shift_X", "scale_X", "shift_y", "scale_y")
 CHOLESKY_FACTORS = ("L", "L_B")
 
@@ -123,7 +125,7 @@ def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
 
 def contiguous(posterior: SparsePosterior | ExactPosterior) -> SparsePosterior | ExactPosterior:
     """The same with arrays laid out as they are after loading: rounding depends on that."""
-    names = SPARSE_ARRAYS if isinstance(posterior, SparsePosterior) else EXACT_ARRAYS
+    names = SPARSE_ARRAYS if isinstance(posterior, SparsePosterior) else (*EXACT_ARRAYS, EXACT_FACTOR)
     return replace(posterior, **{name: getattr(posterior, name).contiguous() for name in names})
 
 
@@ -150,7 +152,7 @@ def _header(header: Any, has_checksum: bool) -> dict[str, Any]:
 def _check_shapes(posterior: str, shapes: Mapping[str, list[int]]) -> None:
     """Raise a ValueError unless the arrays are those of the posterior, of sizes that go together."""
     names = (SPARSE_ARRAYS if posterior == SPARSE else EXACT_ARRAYS) + SCALING_ARRAYS
-    if set(shapes) != set(names):
+    if set(shapes) - ({EXACT_FACTOR} if posterior == EXACT else set()) != set(names):
         raise ValueError(f"its arrays are {sorted(shapes)} instead of {sorted(names)}")
     m, d = math.prod(shapes["weights"]), math.prod(shapes["shift_X"])
     if m < 1 or d < 1:
@@ -216,10 +218,16 @@ def _posterior(
         parts = {name: arrays[name] for name in SPARSE_ARRAYS}
         return SparsePosterior(kernel=kernel, noise_variance=noise_variance, repairs=Repairs(), **parts)
     parts = {name: arrays[name] for name in EXACT_ARRAYS}
-    features = kernel.features(parts["X"], parts["centre"])
-    return ExactPosterior(
-        kernel=kernel, noise_variance=noise_variance, features_X=features, jitter=0.0, repairs=Repairs(), **parts
-    )
+    if EXACT_FACTOR in arrays:
+        features = kernel.features(parts["X"], parts["centre"])
+        parts |= {"features_X": features, EXACT_FACTOR: arrays[EXACT_FACTOR]}
+        return ExactPosterior(kernel=kernel, noise_variance=noise_variance, jitter=0.0, repairs=Repairs(), **parts)
+    n = len(parts["X"])
+    needed, free = exact_memory(kernel, n), free_memory(parts["X"].device)
+    if needed > free:
+        raise MemoryError(f"an exact GP of {n} rows needs {needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free")
+    computed = ExactObjective(kernel, noise_variance, parts["X"], parts["y"]).factorise(kernel, noise_variance)
+    return contiguous(replace(computed, centre=parts["centre"], weights=parts["weights"]))
 
 
 def _certificate(description: dict[str, Any], version: int) -> Certificate:

@@ -73,8 +73,13 @@ def progress_display(enabled: bool, time_limit: float, console: Console | None =
     if not enabled:
         yield Display(None, time_limit)
         return
-    with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
-        yield Display(live, time_limit)
+    live = Live(console=console, refresh_per_second=REFRESHES_PER_SECOND)
+    try:
+        with live:
+            yield Display(live, time_limit)
+    finally:
+        if not live.console.is_terminal and not live.console.is_jupyter:
+            live.console.line()  # which rich leaves out there: what is printed next would stand in the table
 
 
 class TighteningDisplay:

@@ -40,7 +40,7 @@ def test_a_model_predicts_frames_too(saved: Path) -> None:
     model, recipe = tables.load_with_recipe(saved)
     assert recipe.inputs == ["x", "k=a", "k=b", "k=c"]
     assert model.feature_names_in_.tolist() == recipe.inputs
-    assert type(nearexact.load(saved)) is nearexact.SGPRegressor
+    assert type(nearexact.load(saved)) is nearexact.GPRegressor
 
 
 def test_files_from_before_recipes_are_read(saved: Path, tmp_path: Path) -> None:

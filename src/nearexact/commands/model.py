@@ -112,6 +112,8 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("nearexact: stopped; nothing was written", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # which is no mistake
+        raise
     except (ValueError, OSError, NumericalError) as error:
         message = ": ".join([str(error), *getattr(error, "__notes__", [])])  # notes say what can be done
         raise ValueError(" ".join(message.split())) from error
@@ -149,7 +151,10 @@ def _fit(options: argparse.Namespace) -> int:
         )
     fitted.save(output)
     if fitted.interrupted:
-        print(f"nearexact: stopped; the best model so far, M={fitted.summary.m}, is in {output}", file=sys.stderr)
+        from nearexact.tables.wording import method_words
+
+        way = method_words(fitted.summary.to_json())
+        print(f"nearexact: stopped; the best model so far, {way}, is in {output}", file=sys.stderr)
         return INTERRUPTED
     if report is not None:
         try:
@@ -190,6 +195,7 @@ def _predict(options: argparse.Namespace) -> int:
 def _certify(options: argparse.Namespace) -> int:
     from nearexact import tables
     from nearexact.tables.terminal import certificate_line
+    from nearexact.tables.wording import verdict_words
 
     with redirect_stdout(sys.stderr):
         certificate = tables.certify(
@@ -200,10 +206,14 @@ def _certify(options: argparse.Namespace) -> int:
             spelling=_spelling(options),
             progress=not options.quiet,
         )
-    result = {
-        name: getattr(certificate, name) for name in ("verdict", "lower", "upper", "gap_per_point", "kl_bound", "n")
-    }
-    lines = [certificate_line(result), f"divergence from the exact posterior: at most {certificate.kl_bound:.5g} nats"]
+    names = ("verdict", "doubt", "about_theta", "lower", "upper", "gap_per_point", "kl_bound", "n")
+    result = {name: getattr(certificate, name) for name in names}
+    lines = [
+        certificate_line(result),
+        verdict_words(result),
+        f"hyperparameters: {certificate.about_theta}",
+        f"divergence from the exact posterior: at most {certificate.kl_bound:.5g} nats",
+    ]
     _result(options, result, lines)
     return 0
 

@@ -22,7 +22,7 @@ from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.search import AGREEMENT, FIRST_ROWS, RIVAL, Round, Search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
-from nearexact.gp.starts import START_NOISE, gain_by_switching_on, with_all_inputs
+from nearexact.gp.starts import START_NOISE, Start, gain_by_switching_on, with_all_inputs
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray, MemoryLimit
@@ -63,6 +63,7 @@ class ExactTraining:
         time_limit: float = math.inf,
         search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
+        start: Start | None = None,
         seed: int | None = None,
         on_step: Callable[[Progress], None] | None = None,
         on_stage: Callable[[Stage, ExactPosterior], str | None] | None = None,
@@ -81,7 +82,6 @@ class ExactTraining:
             )
         self.timer, self.on_step, self.on_stage = Timer(time_limit, clock), on_step, on_stage
         self.history: list[Stage] = []
-        self.best_theta, self.best_lml = self.objective.theta0, -math.inf
         self.search = Search(
             kernel,
             self.objective.X,
@@ -91,10 +91,12 @@ class ExactTraining:
             seed=seed,
             # A small problem is searched on all rows at once; else the last subset is half of them.
             most_rows=self.n if self.n <= FIRST_ROWS else -(-self.n // 2),
+            start=start,
             on_round=on_round,
             clock=clock,
             numerics=numerics,
         )
+        self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self._best_gradient: FloatArray | None = None
         self._flops = 0.0
         self._model: ExactPosterior | None = None
@@ -189,7 +191,7 @@ class ExactTraining:
         rows = self.search.rounds[-1].rows if self.search.rounds else 1
         near = [c for c in candidates if candidates[0].likelihood - c.likelihood <= WORTH_CARRYING * rows]
         if not near:
-            return [self.objective.theta0]
+            return [self.search.candidates[0].theta]
         self._pending = [(candidates[0].likelihood - c.likelihood) / rows for c in near]
         return [candidate.theta for candidate in near]
 

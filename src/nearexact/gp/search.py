@@ -31,6 +31,7 @@ from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.starts import (
     SMOOTH_NOISE,
     START_NOISE,
+    Start,
     random_start,
     rough_start,
     with_all_inputs,
@@ -86,8 +87,8 @@ class SubsetOptimum:
 class Search:
     """One search. `run` does it; whenever it ends, `candidates` are the best θ so far, the best one first.
 
-    `time_limit` is in seconds of the clock, `memory` in bytes. The same seed gives the same search, as far as the time
-    limit allows.
+    `time_limit` is in seconds of the clock, `memory` in bytes. `start` is tried before the others. The same seed gives
+    the same search, as far as the time limit allows.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Search:
         memory: int | None = None,
         seed: int | None = None,
         most_rows: int = MOST_ROWS,
+        start: Start | None = None,
         on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
@@ -112,7 +114,8 @@ class Search:
         self.flops = 0.0
         self._random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
-        self.candidates = [SubsetOptimum(self.theta0, -math.inf)]
+        self.start = None if start is None else self.layout.pack(self.layout.check(start[0]), start[1])
+        self.candidates = [SubsetOptimum(self.theta0 if self.start is None else self.start, -math.inf)]
         self.sizes = [
             rows
             for rows in subset_sizes(len(self.X), most_rows)
@@ -186,7 +189,9 @@ class Search:
         return optimum
 
     def _first_starts(self) -> Iterator[FloatArray]:
-        """A smooth start, the usual one, random ones until enough of all agree, and rough ones."""
+        """What was given, a smooth start, the usual one, random ones until enough of all agree, and rough ones."""
+        if self.start is not None:
+            yield self.start
         smooth = with_less_influence(self.layout, self.theta0)
         kernel, _ = self.layout.unpack(smooth)
         yield self.layout.pack(kernel, SMOOTH_NOISE)

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from nearexact.gp.parameters import ParameterLayout
+from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray
 
 START_NOISE = 0.01  # variance, on standardised targets
@@ -22,6 +23,7 @@ COMMON_SPREAD = 0.5  # ... and in common: all of them shorter, or all of them lo
 NO_INFLUENCE = 20.0  # lengthscale, in standard deviations of an input, from which on the input hardly matters
 SOME_INFLUENCE = 3.0  # lengthscale of an input that gets another chance, but for the root of their number
 
+Start = tuple[Kernel, float]  # a kernel with hyperparameters, and a noise variance
 Factor = Callable[[str, FloatArray], FloatArray | float]  # of a parameter's name and value
 
 # The power of c by which each of these parameters is multiplied where inputs are divided by c. Others do not change.

@@ -37,7 +37,7 @@ from nearexact.gp.schedule import SCHEDULE, ends_early, inducing_schedule
 from nearexact.gp.search import Round, Search
 from nearexact.gp.sparse import SparseObjective, is_tight
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
-from nearexact.gp.starts import START_NOISE, with_less_influence
+from nearexact.gp.starts import START_NOISE, Start, with_less_influence
 from nearexact.kernels.base import Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
 from nearexact.noise_only import explains_nothing, noise_only_likelihood
@@ -62,9 +62,9 @@ class Training:
 
     `bound` is what is maximised: "elbo", or "tight" for the tighter collapsed bound, with the same predictions at the
     same θ. `time_limit` (seconds) and `memory_limit` bound the run, `search_limit` (seconds; by default a share of the
-    time limit) what its search for θ may take; `clock` tells the seconds. `on_step` is called after each step of the
-    optimiser and `on_stage` after each M, with the model that it gave; a reason that the latter returns ends the
-    training. `flops` counts floating point operations by formula, the sweeps over the data only.
+    time limit) what its search for θ may take, which tries `start` first; `clock` tells the seconds. `on_step` is
+    called after each step of the optimiser and `on_stage` after each M, with the model that it gave; a reason that the
+    latter returns ends the training. `flops` counts floating point operations by formula, sweeps over the data only.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Training:
         time_limit: float = math.inf,
         search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
+        start: Start | None = None,
         seed: int | None = None,
         objective: ObjectiveFactory = SparseObjective,
         on_step: Callable[[Progress], None] | None = None,
@@ -126,6 +127,7 @@ class Training:
                 self.y,
                 time_limit=SEARCH_SHARE * time_limit if search_limit is None else search_limit,
                 memory=memory,
+                start=start,
                 seed=seed,
                 on_round=on_round,
                 clock=clock,
@@ -133,7 +135,8 @@ class Training:
             )
         # Something to return whatever happens: any points, with the θ to start from.
         rows = self._random.permutation(n)[: self.schedule[0]]
-        self.best = Candidate(rows, self.theta0, -math.inf)
+        theta = self.theta0 if self.search is None else self.search.candidates[0].theta
+        self.best = Candidate(rows, theta, -math.inf)
 
     def seconds(self) -> float:
         """Since training started."""
@@ -258,7 +261,8 @@ class Training:
         smooth = with_less_influence(self.layout, self.theta0)
         if not np.array_equal(smooth, self.theta0):
             cold.append(smooth)
-        searched = [] if self.search is None or not self.search.rounds else [self.search.candidates[0].theta]
+        nothing_found = self.search is None or (not self.search.rounds and self.search.start is None)
+        searched = [] if self.search is None or nothing_found else [self.search.candidates[0].theta]
         warm = partial(self._climb, m, held.theta, start=held.rows)  # nested points: no worse from the beginning
         if self._explains_nothing(held):
             return [partial(self._climb, m, theta) for theta in [*searched, *cold]]

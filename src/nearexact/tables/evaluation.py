@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nearexact.base_estimator import Regressor
 from nearexact.baselines import fit_constant, fit_linear
 from nearexact.bench import metrics
-from nearexact.estimators import SGPRegressor
 from nearexact.scaling import Scaling
 from nearexact.tables.recipe import Prepared
 from nearexact.typing import FloatArray
@@ -44,7 +44,7 @@ class Evaluation:
         return [metrics.coverage(errors, zeros, ones, 100.0 * level) for level in levels]
 
 
-def evaluate(model: SGPRegressor, prepared: Prepared) -> Evaluation:
+def evaluate(model: Regressor, prepared: Prepared) -> Evaluation:
     """Predictions for the test rows; for some of the rows that were trained on if there are none."""
     tested = len(prepared.y_test) > 0
     values, y = prepared.test, prepared.y_test

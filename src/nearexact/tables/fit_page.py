@@ -13,12 +13,14 @@ import numpy as np
 from scipy.stats import norm
 
 from nearexact import pages
-from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, VERDICT_KINDS
+from nearexact.certificate import VERDICT_KINDS
 from nearexact.tables.evaluation import Evaluation
+from nearexact.tables.kernel_choice import EQUAL_LIKELIHOODS
 from nearexact.tables.partial_dependence import Dependence, partial_dependence
 from nearexact.tables.prediction_distance import prediction_distance
 from nearexact.tables.summary import Summary
 from nearexact.tables.terminal import repair_line
+from nearexact.tables.wording import method_words, verdict_words
 from nearexact.typing import FloatArray
 
 if TYPE_CHECKING:
@@ -28,16 +30,6 @@ MOST_POINTS = 2000  # in a chart
 MOST_CURVES = 6
 MOST_BARS = 20
 BLUE, ORANGE, GREY, BAND = "#3f87c9", "#d9822b", "#8a94a0", "rgba(63,135,201,0.22)"
-VERDICTS = {
-    "exact": "This is the exact Gaussian process.",
-    "certified": f"The bounds on the log marginal likelihood are less than {CERTIFIED_GAP:g} nats per row apart: for"
-    " all that matters this is the exact Gaussian process.",
-    "converged": f"More inducing points change the bound by less than {100.0 * CONVERGED_CHANGE:g} % of what the model"
-    " explains: no more is to be expected from them.",
-    "not reached": "A limit came before the model was near to the exact Gaussian process: with more time or memory it"
-    " would become better.",
-    "no better than noise": "The model does no better than a constant: these columns do not explain the target.",
-}
 
 
 def fit_page(fitted: Fitted) -> str:
@@ -48,8 +40,9 @@ def fit_page(fitted: Fitted) -> str:
     values = np.concatenate([fitted.prepared.train, fitted.prepared.test])
     relevant = [entry.column for entry in summary.relevance[:MOST_CURVES] if entry.relevance > 0.0]
     curves = [partial_dependence(fitted.model, fitted.prepared.recipe, values, name) for name in relevant]
+    is_sparse = fitted.model.method_ == "sparse"
     figures = {
-        "bounds-m": _bounds(fitted, "m", "inducing points M", log=True),
+        **({"bounds-m": _bounds(fitted, "m", "inducing points M", log=True)} if is_sparse else {}),
         "bounds-time": _bounds(fitted, "elapsed", "seconds of training", log=False),
         "predicted": _predicted(fitted.evaluation, summary.target),
         "calibration": _calibration(fitted.evaluation),
@@ -62,7 +55,10 @@ def fit_page(fitted: Fitted) -> str:
         charts=True,
         title=f"How well {summary.target} can be predicted",
         summary=summary.to_json(),
-        verdict={"kind": VERDICT_KINDS[summary.verdict], "words": VERDICTS[summary.verdict]},
+        method=method_words(summary.to_json()),
+        is_sparse=is_sparse,
+        verdict={"kind": VERDICT_KINDS[summary.verdict], "words": verdict_words(summary.to_json())},
+        equal_likelihoods=EQUAL_LIKELIHOODS,
         rows="test rows" if fitted.evaluation.tested else "rows that it was trained on: none were kept back to test",
         tested=fitted.evaluation.tested,
         distance=prediction_distance(fitted),
@@ -77,10 +73,12 @@ def fit_page(fitted: Fitted) -> str:
 
 
 def _bounds(fitted: Fitted, along: str, title: str, *, log: bool) -> dict[str, Any]:
-    """Both bounds per row, stage by stage."""
+    """Both bounds per row, stage by stage; of an exact GP they are one, after each start."""
     stages = fitted.model.history_
     x = [getattr(stage, along) for stage in stages]
-    lines = (("upper bound", "upper_bound", ORANGE), ("lower bound (ELBO)", "elbo", BLUE))
+    lines = [("upper bound", "upper_bound", ORANGE), ("lower bound (ELBO)", "elbo", BLUE)]
+    if all(stage.lower_bound == stage.upper_bound for stage in stages):
+        lines = [("log marginal likelihood", "lower_bound", BLUE)]
     traces = [
         _line(x, [getattr(stage, name) / stage.n for stage in stages], label, colour) for label, name, colour in lines
     ]

@@ -12,23 +12,27 @@ from pathlib import Path
 
 from sklearn.exceptions import ConvergenceWarning
 
-from nearexact.estimators import SGPRegressor
+from nearexact.estimators import GPRegressor
 from nearexact.files import check_output, write_text
+from nearexact.kernels import Kernel
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.evaluation import Evaluation, evaluate
-from nearexact.tables.kernel_choice import AUTO, KERNELS, SHARE_OF_TIME, Choice, Trial, check_kernel, choose, named
+from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, Found, Trial, choose, named
+from nearexact.tables.kernel_names import AUTO, KERNELS, check_kernel
 from nearexact.tables.reading import open_table
 from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
 from nearexact.tables.summary import Summary, summarise
+
+SHORTEST_TRAINING = 1e-3  # seconds, where no time is left: enough for a model, not for a good one
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A model that was fitted to a file, with its data, its evaluation and its summary."""
 
-    model: SGPRegressor
+    model: GPRegressor
     prepared: Prepared
     choice: Choice
     evaluation: Evaluation | None  # not after an interruption
@@ -112,37 +116,50 @@ class _Search:
         self.time_limit, self.memory_limit, self.seed = time_limit, memory_limit, seed
         self.progress, self.on_event = progress, on_event
         self.notes: list[str] = []
-        self._best: tuple[float, str, SGPRegressor] | None = None
+        self._trials: list[Trial] = []
+        self._best: Found | None = None
+        self._best_so_far = (0, -math.inf)  # rows and score: more rows say more
         self._started = time.perf_counter()
 
     def seconds(self) -> float:
         """Since the search started."""
         return time.perf_counter() - self._started
 
-    def run(self, kernel: str) -> tuple[SGPRegressor, Choice, bool]:
+    def run(self, kernel: str) -> tuple[GPRegressor, Choice, bool]:
         """The fitted model, the kernel that it has, and whether it was interrupted."""
-        model: SGPRegressor | None = None
         try:
             choice = self._choice(kernel)
-            left = max(self.time_limit - self.seconds(), 1e-3)
-            model = SGPRegressor(
-                choice.kernel,
-                time_limit=left if math.isfinite(left) else None,
-                memory_limit=self.memory_limit,
-                random_state=self.seed,
-                progress=self.progress,
-            )
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            return self._untrained(self._best), Choice(self._best.name, self._best.kernel, tuple(self._trials)), True
+        model = self._model(choice.kernel, max(self.time_limit - self.seconds(), SHORTEST_TRAINING))
+        try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", ConvergenceWarning)
-                model.fit(self.X, self.y)
+                model.fit(self.X, self.y, start=choice.start)
             self.notes += [str(warning.message) for warning in caught if warning.category is ConvergenceWarning]
         except KeyboardInterrupt:
-            if model is not None and hasattr(model, "certificate_"):
-                return model, choice, True
-            if self._best is not None:
-                return self._best[2], named(self._best[1], self.X, self.y), True
-            raise
+            if not hasattr(model, "certificate_"):
+                raise
+            return model, choice, True
         return model, choice, False
+
+    def _model(self, kernel: Kernel, seconds: float) -> GPRegressor:
+        return GPRegressor(
+            kernel,
+            time_limit=seconds if math.isfinite(seconds) else None,
+            memory_limit=self.memory_limit,
+            random_state=self.seed,
+            progress=self.progress,
+        )
+
+    def _untrained(self, found: Found) -> GPRegressor:
+        """What can be had without further training from what the choice has found."""
+        model = self._model(found.kernel, SHORTEST_TRAINING)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return model.fit(self.X, self.y, start=(found.kernel, found.noise_variance))
 
     def _choice(self, kernel: str) -> Choice:
         if kernel != AUTO:
@@ -152,17 +169,22 @@ class _Search:
             self.X, self.y, time_limit=limit, memory_limit=self.memory_limit, seed=self.seed, on_trial=self._tried
         )
         if not choice.rows:
-            self.notes.append(f"no time was left to choose a kernel: {choice.name} was taken untried")
+            reason = "no time was left" if choice.trials[0].note == UNTRIED else "the memory limit is too low"
+            self.notes.append(f"{reason} to choose a kernel: {choice.name} was taken untried")
             return choice
         rows = f"{choice.rows} of {len(self.y)}" if choice.rows < len(self.y) else "all"
-        self.on_event(f"kernel: {choice.name} has the best bound of {len(KERNELS)} on {rows} rows")
+        self.on_event(f"kernel: {choice.name}, from {len(choice.tried)} by exact likelihoods of {rows} rows")
+        if choice.untried:
+            names = ", ".join(choice.untried)
+            self.notes.append(f"no likelihood of {len(choice.untried)} of {len(KERNELS)} kernels is known: {names}")
         return choice
 
-    def _tried(self, trial: Trial, model: SGPRegressor | None) -> None:
-        if model is None:
+    def _tried(self, trial: Trial, found: Found | None) -> None:
+        self._trials.append(trial)
+        if not trial.has_likelihood:
             self.on_event(f"  {trial.kernel:<22} {trial.note}")
             return
-        figures = f"bound {trial.bound:12.1f}  M={trial.m:<4} {trial.seconds:6.1f} s"
+        figures = f"exact likelihood {trial.bound:10.1f} of {trial.rows:4} rows {trial.seconds:6.1f} s"
         self.on_event(f"  {trial.kernel:<22} {figures}  {trial.note}".rstrip())
-        if self._best is None or trial.bound > self._best[0]:
-            self._best = trial.bound, trial.kernel, model
+        if found is not None and (trial.rows, trial.score) > self._best_so_far:
+            self._best, self._best_so_far = found, (trial.rows, trial.score)

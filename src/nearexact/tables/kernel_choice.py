@@ -1,66 +1,85 @@
-"""Which kernel suits the data: all are trained with few inducing points, and the one with the best bound is taken.
+"""Which kernel suits the data: the one whose exact likelihood of a common subset of the rows is highest.
 
-The bound on the log marginal likelihood rewards a kernel that explains the data and can do so with few points, which is
-what a sparse GP needs. The choice takes a part of the time, and its trials are kept in the summary.
+Every kernel is optimised to its end on a small subset, from two starts; the best of them, and always `se`, go on to
+subsets that double in size, each from where it ended on the one before. A round that time cuts short does not count, so
+that a slow machine gets the choice of a smaller subset, not of other kernels.
 """
 
 from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from sklearn.exceptions import ConvergenceWarning
+import torch
 
-from nearexact.estimators import SGPRegressor
+from nearexact.gp.budget import Timer
+from nearexact.gp.exact import ExactObjective, exact_memory
+from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
+from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.safety import NumericalError
-from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, SquaredExponential
+from nearexact.gp.search import subset_order
+from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, Start, rough_start, with_less_influence
+from nearexact.kernels import Kernel, Linear
+from nearexact.kernels.base import as_kernel
+from nearexact.kernels.composite import Composite
+from nearexact.limits import memory_budget
 from nearexact.scaling import Scaling
-from nearexact.typing import FloatArray
+from nearexact.tables.kernel_names import KERNELS, SIMPLE, SIMPLEST
+from nearexact.tables.splits import best_cuts, best_splits
+from nearexact.typing import FloatArray, IndexArray
 
-Origin = tuple[float, ...]  # where each input splits the target best, on the standardised scale
-Maker = Callable[[Origin], Kernel]
+Starts = Callable[[str, ParameterLayout], list[FloatArray]]  # of a kernel's name and layout
 
-SIMPLE: dict[str, Maker] = {
-    "se": lambda _: SquaredExponential(),
-    "matern12": lambda _: Matern12(),
-    "matern32": lambda _: Matern32(),
-    "matern52": lambda _: Matern52(),
-    "arccosine": lambda _: ArcCosine(),
-    "arccosine-split": lambda origin: ArcCosine(origin=origin),
-    "arccosine1": lambda _: ArcCosine(order=1),
-}
-
-
-def _with_linear(make: Maker) -> Maker:
-    return lambda origin: make(origin) + Linear()
-
-
-KERNELS = SIMPLE | {f"{name}+linear": _with_linear(make) for name, make in SIMPLE.items()}
-AUTO = "auto"
 SHARE_OF_TIME = 0.3  # for the choice
-FIRST_ROUND = 0.6  # of that
-FEW_POINTS, MORE_POINTS = 50, 200  # in the first round and in the second
-FINALISTS = 4
-EQUAL_BOUNDS = 0.1  # nats: odds of 1.1 to 1
-FEW_ROWS = 5000  # a random part of larger data
-COLUMNS_AT_ONCE = 100  # that are sorted at once to find their best cuts
-LEAST_EXPLAINED = 1e-10  # of the sum of squares of the standardised target: less is rounding
+FEW_ROWS, MOST_ROWS = 250, 2000  # of the smallest subset, at most, and of the largest
+FINALISTS = (6, 4, 3)  # that go on to the second subset, to the third, and to those after it; `se` besides
+WORTH_OF_PARAMETER = 0.5  # nats: what one that explains nothing gains on average by being optimised (half of a χ²)
+# Odds of less than e² to 1 do not tell kernels apart: as much is won or lost with other rows, or in another optimum.
+EQUAL_LIKELIHOODS = 2.0  # nats, in total
+SPLIT_ROWS = 5000  # from which the origins of arc-cosine kernels are found
+SETTINGS = LBFGSSettings(max_iterations=100, ftol=1e-5)  # to about 0.01 nats on a thousand rows
+COST_POWER = 2.0  # of the rows: an evaluation grows faster, but fewer are needed from where the last subset has led
+UNTRIED = "not tried: no time was left"
+NO_MEMORY = "not tried: the memory limit allows no subset of the rows"
+CUT_SHORT = "cut short by the time limit"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A kernel that was tried."""
+    """A kernel that was tried on a subset of the rows."""
 
     kernel: str
-    bound: float  # the best lower bound on the log marginal likelihood; −∞ where it could not be computed
-    m: int
+    bound: float  # the exact log marginal likelihood of these rows, the highest that was found; −∞ if there is none
+    rows: int  # of the subset; 0 if the kernel was not tried
     seconds: float
     note: str = ""
+    parameters: int = 0  # that were optimised
+
+    @property
+    def score(self) -> float:
+        """The likelihood without what parameters gain by themselves: what kernels are compared by."""
+        return self.bound - WORTH_OF_PARAMETER * self.parameters
+
+    @property
+    def has_likelihood(self) -> bool:
+        """Whether a likelihood could be computed."""
+        return math.isfinite(self.bound)
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Hyperparameters that were found for a kernel, on the standardised scale, and the likelihood there."""
+
+    name: str
+    kernel: Kernel
+    noise_variance: float
+    likelihood: float  # exact log marginal likelihood of the subset's rows
+    rows: int  # of the subset
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,51 +87,31 @@ class Choice:
     """The kernel that was chosen, and all that were tried; none of them if it was given by name."""
 
     name: str
-    kernel: Kernel  # with the values to start from
+    kernel: Kernel  # as it is before any training
     trials: tuple[Trial, ...] = ()
-    rows: int = 0  # that they were tried on; 0 if there was no time to try any
+    rows: int = 0  # of the subset that decided; 0 if there was none
+    found: Found | None = None
+    order: IndexArray | None = None  # positions of rows; each subset is a beginning of it
 
+    @property
+    def start(self) -> Start | None:
+        """What training may start from."""
+        return None if self.found is None else (self.found.kernel, self.found.noise_variance)
 
-def check_kernel(name: str) -> None:
-    """Raise a ValueError if there is no kernel of this name."""
-    if name not in KERNELS and name != AUTO:
-        raise ValueError(f"there is no kernel {name!r}; there are {AUTO}, {', '.join(KERNELS)}")
+    @property
+    def tried(self) -> list[str]:
+        """Names of kernels for which a likelihood was computed."""
+        return list(dict.fromkeys(trial.kernel for trial in self.trials if trial.has_likelihood))
+
+    @property
+    def untried(self) -> list[str]:
+        """Names of kernels for which none was."""
+        return list(dict.fromkeys(trial.kernel for trial in self.trials if trial.kernel not in self.tried))
 
 
 def named(name: str, X: FloatArray | pd.DataFrame, y: FloatArray) -> Choice:
     """The kernel of this name, with the values to start from for these data."""
     return Choice(name, KERNELS[name](best_splits(np.asarray(X), np.asarray(y)) if "split" in name else ()))
-
-
-def best_splits(X: FloatArray, y: FloatArray) -> Origin:
-    """Where to cut each input so that the target differs most between the sides, in standard deviations from the mean.
-
-    Functions under an arc-cosine kernel change fastest near its origin. The mean, where standardised inputs have it, is
-    as good a place as any, unless the target jumps: then two inducing points, one on each side, say it all.
-    """
-    scaling = Scaling.of(X)
-    cuts = np.array(scaling.shift)
-    for start in range(0, X.shape[1], COLUMNS_AT_ONCE):
-        columns = slice(start, start + COLUMNS_AT_ONCE)
-        thresholds = _thresholds(X[:, columns], y)
-        cuts[columns] = np.where(np.isnan(thresholds), cuts[columns], thresholds)
-    return tuple(scaling.apply(cuts).tolist())
-
-
-def _thresholds(X: FloatArray, y: FloatArray) -> FloatArray:
-    """Where to cut each column so that the means of y on both sides explain most of it; NaN where nothing does: [D]."""
-    n = len(y)
-    order = np.argsort(X, axis=0, kind="stable")
-    sorted_X = np.take_along_axis(X, order, axis=0)
-    errors = Scaling.of(y).apply(y)  # mean 0: what the left side sums up to, the right side does with the other sign
-    left = np.cumsum(errors[order], axis=0)[:-1]  # [N − 1, D]
-    size = np.arange(1, n)[:, None]
-    explained = left**2 * (1.0 / size + 1.0 / (n - size))  # sum of squares between the two sides
-    explained[sorted_X[1:] <= sorted_X[:-1]] = 0.0  # there is no cut between equal values
-    best = explained.argmax(0)
-    columns = np.arange(X.shape[1])
-    middle = 0.5 * sorted_X[best, columns] + 0.5 * sorted_X[best + 1, columns]
-    return np.where(explained[best, columns] > LEAST_EXPLAINED, middle, np.nan)
 
 
 def choose(
@@ -122,100 +121,169 @@ def choose(
     time_limit: float = math.inf,
     memory_limit: int | float | str | None = None,
     seed: int = 0,
-    on_trial: Callable[[Trial, SGPRegressor | None], None] = lambda trial, model: None,
+    on_trial: Callable[[Trial, Found | None], None] = lambda trial, found: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
-    """Try all kernels within this time (seconds), on at most FEW_ROWS rows, and take the one with the best bound.
+    """Compare all kernels within this time (seconds), on at most MOST_ROWS rows, and take the most likely one.
 
-    All are tried with few points, then the best of them with more: with few points, the bound mostly shows how well a
-    kernel does with few points.
+    The same seed gives the same choice, as far as the time limit allows.
     """
-    rows = np.sort(np.random.default_rng(seed).permutation(len(y))[:FEW_ROWS])
-    contest = _Contest(pd.DataFrame(X).iloc[rows], np.asarray(y)[rows], memory_limit, seed, on_trial)
-    origin = best_splits(contest.X.to_numpy(dtype=np.float64), contest.y)
-    starts: dict[str, Kernel] = {}
-    fitted: dict[str, SGPRegressor] = {}
-    first: list[Trial] = []
-    untried: list[str] = []
-    for position, (name, make) in enumerate(KERNELS.items()):
-        simple = fitted.get(name.removesuffix("+linear"))
-        # A sum starts from the parameters of its fitted part: from others it often ends up linear.
-        starts[name] = make(origin) if simple is None else simple.kernel_ + Linear()
-        left = (FIRST_ROUND * time_limit - contest.seconds()) / (len(KERNELS) - position)
-        trial, model = contest.attempt(name, starts[name], FEW_POINTS, left)
-        first.append(trial)
-        if left <= 0.0:
-            untried.append(name)
-        if model is not None:
-            fitted[name] = model
-    if untried and not fitted:  # too little time to choose: train the first one that may do
-        return Choice(untried[0], starts[untried[0]], tuple(first))
-    finalists = sorted((trial for trial in first if trial.kernel in fitted), key=lambda trial: -trial.bound)
-    final: list[Trial] = []
-    for position, trial in enumerate(finalists[:FINALISTS]):
-        left = (time_limit - contest.seconds()) / (FINALISTS - position)
-        again, _ = contest.attempt(trial.kernel, fitted[trial.kernel].kernel_, MORE_POINTS, left, "second round")
-        final.append(again)
-    best = best_of([*first, *final])
-    return Choice(best.kernel, starts[best.kernel], (*first, *final), len(rows))
-
-
-class _Contest:
-    """Trials on the same rows, and the time that they take."""
-
-    def __init__(
-        self,
-        X: pd.DataFrame,
-        y: FloatArray,
-        memory_limit: int | float | str | None,
-        seed: int,
-        on_trial: Callable[[Trial, SGPRegressor | None], None],
-    ) -> None:
-        self.X, self.y = X, y
-        self.memory_limit, self.seed, self.on_trial = memory_limit, seed, on_trial
-        self._started = time.perf_counter()
-
-    def seconds(self) -> float:
-        """Since the first trial."""
-        return time.perf_counter() - self._started
-
-    def attempt(
-        self, name: str, start: Kernel, m: int, time_limit: float, note: str = ""
-    ) -> tuple[Trial, SGPRegressor | None]:
-        """Train from this start with up to m points; without a model if it fails or if there is no time."""
-        started = time.perf_counter()
-        trial, model = Trial(name, -math.inf, 0, 0.0, "no time was left"), None
-        if time_limit > 0.0:
-            model = SGPRegressor(
-                start,
-                time_limit=time_limit if math.isfinite(time_limit) else None,
-                memory_limit=self.memory_limit,
-                max_inducing=m,
-                random_state=self.seed,
-            )
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ConvergenceWarning)  # few points are not meant to be enough
-                    model.fit(self.X, self.y)
-                trial = _trial(name, model, started, note)
-            except KeyboardInterrupt:
-                if hasattr(model, "certificate_"):  # the best model so far
-                    self.on_trial(_trial(name, model, started), model)
-                raise
-            except NumericalError as error:
-                trial, model = Trial(name, -math.inf, 0, time.perf_counter() - started, str(error)), None
-        self.on_trial(trial, model)
-        return trial, model
+    timer = Timer(time_limit, clock)
+    contest = _Contest(np.asarray(X, dtype=np.float64), np.asarray(y), timer, memory_limit, seed, on_trial)
+    starts = [contest.first_starts, contest.second_starts]
+    rounds = [(rows, start) for rows in contest.sizes[:1] for start in starts]
+    rounds += [(rows, contest.next_starts) for rows in contest.sizes[1:]]
+    standing: list[Trial] = []  # those of the last round that is complete; of the first one, whatever there is
+    for number, (rows, start) in enumerate(rounds):
+        names = list(KERNELS) if number < len(starts) else finalists(standing, number - len(starts))
+        if number and contest.timer.left() < contest.predicted_seconds(names, rows):
+            break
+        trials, complete = contest.round(names, rows, start)
+        if complete or not number:
+            standing = [trial for trial in trials if trial.has_likelihood]
+        if not complete:
+            break
+    if not rounds:
+        contest.refuse_all(NO_MEMORY)
+    if not standing:
+        if any(trial.rows for trial in contest.trials):
+            raise NumericalError(f"no kernel could be computed; the first one said: {contest.trials[0].note}")
+        return Choice(SIMPLEST, contest.kernels[SIMPLEST], tuple(contest.trials))
+    best = best_of(standing)
+    found = contest.found[best.kernel]
+    return Choice(best.kernel, contest.kernels[best.kernel], tuple(contest.trials), best.rows, found, contest.order)
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
-    """The trial with the best bound; of bounds too close to tell apart, the one with the fewest points."""
-    highest = max(trial.bound for trial in trials)
-    if not math.isfinite(highest):
-        raise NumericalError(f"no kernel could be computed; the first one said: {trials[0].note}")
-    equals = [trial for trial in trials if trial.bound >= highest - EQUAL_BOUNDS]
-    return min(equals, key=lambda trial: (trial.m, trial.kernel.count("+"), -trial.bound))
+    """The trial with the highest score; of those too close to tell apart, the simplest kernel."""
+    highest = max(trial.score for trial in trials)
+    equals = [trial for trial in trials if trial.score >= highest - EQUAL_LIKELIHOODS]
+    return min(equals, key=lambda t: (t.kernel.count("+"), t.kernel.split("+")[0] != SIMPLEST, -t.score))
 
 
-def _trial(name: str, model: SGPRegressor, started: float, note: str = "") -> Trial:
-    # The certificate's lower bound is the tightest that there is, and no looser than the ELBO.
-    return Trial(name, model.certificate_.lower, len(model.inducing_points_), time.perf_counter() - started, note)
+def finalists(trials: Sequence[Trial], number: int) -> list[str]:
+    """Names of those that go on from round to round: the best, and `se`, which is what the others have to beat."""
+    ranked = sorted(trials, key=lambda trial: -trial.score)
+    best = {trial.kernel for trial in ranked[: FINALISTS[min(number, len(FINALISTS) - 1)]]}
+    return [trial.kernel for trial in trials if trial.kernel in best or trial.kernel == SIMPLEST]
+
+
+def subset_sizes(n: int) -> list[int]:
+    """How many rows the subsets have: the last one is all of them, or MOST_ROWS, and each is half of the next."""
+    sizes = [min(n, MOST_ROWS)]
+    while sizes[0] > FEW_ROWS:
+        sizes.insert(0, -(-sizes[0] // 2))
+    return sizes
+
+
+class _Contest:
+    """Kernels that are optimised on the same rows, what was found, and the time that is left."""
+
+    def __init__(
+        self,
+        X: FloatArray,
+        y: FloatArray,
+        timer: Timer,
+        memory_limit: int | float | str | None,
+        seed: int,
+        on_trial: Callable[[Trial, Found | None], None],
+    ) -> None:
+        self.timer, self.on_trial = timer, on_trial
+        X, y = Scaling.of(X).apply(X), Scaling.of(y).apply(y)
+        random = np.random.default_rng(seed)
+        few = random.permutation(len(y))[:SPLIT_ROWS]
+        origin = tuple(best_cuts(X[few], y[few]).tolist())
+        self.kernels = {name: make(origin) for name, make in KERNELS.items()}
+        memory = memory_budget(memory_limit, torch.device("cpu"))
+        largest = max(
+            (as_kernel(kernel, X.shape[1]) for kernel in self.kernels.values()), key=partial(exact_memory, n=1)
+        )
+        self.sizes = [rows for rows in subset_sizes(len(y)) if exact_memory(largest, rows) <= memory]
+        self.order = subset_order(torch.from_numpy(X), self.sizes[-1], random) if self.sizes else np.arange(0)
+        self.X, self.y = X[self.order], y[self.order]
+        self.trials: list[Trial] = []
+        self.found: dict[str, Found] = {}
+
+    def round(self, names: Sequence[str], rows: int, starts: Starts) -> tuple[list[Trial], bool]:
+        """Optimise each kernel on the first so many rows; whether there was time for all of them."""
+        trials = [self._attempt(name, rows, starts) for name in names]
+        self.trials += trials
+        return trials, not any(trial.note in (UNTRIED, CUT_SHORT) for trial in trials)
+
+    def predicted_seconds(self, names: Sequence[str], rows: int) -> float:
+        """What a round may take, from what its kernels took last."""
+        last = {trial.kernel: trial for trial in self.trials}
+        seconds = [last[name].seconds * (rows / last[name].rows) ** COST_POWER for name in names if last[name].rows]
+        return float(sum(seconds))
+
+    def refuse_all(self, note: str) -> None:
+        """Record that nothing could be tried."""
+        self.trials += [Trial(name, -math.inf, 0, 0.0, note) for name in KERNELS]
+
+    # ---- where to start; of several places, from the one with the highest likelihood -------------------------------
+
+    def first_starts(self, name: str, layout: ParameterLayout) -> list[FloatArray]:
+        """A smooth one; for a sum, where its simple part has ended: from elsewhere it often ends up linear."""
+        return self._sums(name, layout, [Linear(1.0 / layout.n_inputs)]) or [_smooth(layout)]
+
+    def second_starts(self, name: str, layout: ParameterLayout) -> list[FloatArray]:
+        """A rough one; for a sum the smooth one."""
+        if name in SIMPLE:
+            return [rough_start(layout, layout.pack(layout.kernel, START_NOISE), range(layout.n_inputs))]
+        return [_smooth(layout)]
+
+    def next_starts(self, name: str, layout: ParameterLayout) -> list[FloatArray]:
+        """Where the last subset has led; for a sum also where this one has led its simple part."""
+        before = self.found[name]
+        linear = before.kernel.parts[-1:] if isinstance(before.kernel, Composite) else ()
+        own = layout.pack(before.kernel, before.noise_variance)
+        return [own, *self._sums(name, layout, [*linear, Linear(1.0 / layout.n_inputs)])]
+
+    def _sums(self, name: str, layout: ParameterLayout, linear: Sequence[Kernel]) -> list[FloatArray]:
+        """The simple part of a sum, as it was found, with linear parts; nothing if this is no sum."""
+        part = self.found.get(name.removesuffix("+linear"))
+        if part is None or part.name == name:
+            return []
+        return [layout.pack(layout.check(part.kernel + other), part.noise_variance) for other in linear]
+
+    # ---- one kernel -------------------------------------------------------------------------------------------------
+
+    def _attempt(self, name: str, rows: int, starts: Starts) -> Trial:
+        """Optimise from a start on the first so many rows; what was found on them before is kept if it is better."""
+        if self.timer.left() <= 0.0:
+            return self._tell(Trial(name, -math.inf, 0, 0.0, UNTRIED))
+        started = self.timer.seconds()
+        objective = ExactObjective(self.kernels[name], START_NOISE, self.X[:rows], self.y[:rows])
+        places, note = starts(name, objective.layout), ""
+        try:
+            theta = places[0] if len(places) == 1 else min(places, key=lambda place: objective(place)[0])
+            optimum = minimise(
+                LogCoordinates.objective(objective),
+                LogCoordinates.from_theta(theta),
+                time_limit=self.timer.left(),
+                settings=SETTINGS,
+                clock=self.timer.clock,
+            )
+            kernel, noise_variance = objective.layout.unpack(LogCoordinates.to_theta(optimum.theta))
+            self._keep(Found(name, kernel, noise_variance, -optimum.value, rows))
+            note = CUT_SHORT if optimum.reason is OptimiserEnd.TIME_LIMIT else ""
+        except NumericalError as error:
+            note = str(error)
+        best = self.found.get(name)
+        likelihood = best.likelihood if best is not None and best.rows == rows else -math.inf
+        seconds = self.timer.seconds() - started
+        return self._tell(Trial(name, likelihood, rows, seconds, note, len(objective.theta0)))
+
+    def _keep(self, found: Found) -> None:
+        before = self.found.get(found.name)
+        if before is None or before.rows != found.rows or found.likelihood > before.likelihood:
+            self.found[found.name] = found
+
+    def _tell(self, trial: Trial) -> Trial:
+        self.on_trial(trial, self.found.get(trial.kernel))
+        return trial
+
+
+def _smooth(layout: ParameterLayout) -> FloatArray:
+    kernel, _ = layout.unpack(with_less_influence(layout, layout.pack(layout.kernel, START_NOISE)))
+    return layout.pack(kernel, SMOOTH_NOISE)

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from nearexact.estimators import GPRegressor, SGPRegressor
+from nearexact.evidence import Evidence
 from nearexact.gp.safety import Repairs
 from nearexact.tables.evaluation import LEVELS, Evaluation, Score, scores
 from nearexact.tables.kernel_choice import Choice, Trial
+from nearexact.tables.predicting import Model
 from nearexact.tables.recipe import Prepared
 from nearexact.tables.relevance import Relevance, relevances
 
@@ -27,12 +28,16 @@ class Summary:
     columns: int
     inputs: int
     kernel: str
+    method: str  # how the model was trained: GPRegressor's `method_`
     m: int
     elbo: float
     lower: float
     upper: float
     gap_per_point: float
     verdict: str
+    doubt: str | None  # a Doubt: why nothing supports the hyperparameters
+    about_theta: str  # what speaks for the hyperparameters
+    evidence: Evidence | None
     ended: str
     noise_std: float  # in the units of the target
     seconds: float
@@ -55,7 +60,7 @@ class Summary:
 
 
 def summarise(
-    model: SGPRegressor,
+    model: Model,
     prepared: Prepared,
     choice: Choice,
     evaluation: Evaluation | None,
@@ -72,12 +77,16 @@ def summarise(
         columns=len(recipe.columns),
         inputs=len(recipe.inputs),
         kernel=choice.name,
+        method=model.method_,
         m=len(model.inducing_points_),
         elbo=model.elbo_,
         lower=certificate.lower,
         upper=certificate.upper,
         gap_per_point=certificate.gap_per_point,
         verdict=certificate.verdict,
+        doubt=certificate.doubt,
+        about_theta=certificate.about_theta,
+        evidence=certificate.evidence,
         ended=model.history_[-1].ended,
         noise_std=math.sqrt(model.noise_variance_) * float(model._scaling_y.scale),
         seconds=seconds,
@@ -90,7 +99,7 @@ def summarise(
     )
 
 
-def repairs(model: SGPRegressor | GPRegressor) -> dict[str, float]:
+def repairs(model: Model) -> dict[str, float]:
     """What training repaired, by its names in the history."""
     total = asdict(Repairs.sum(stage.repairs for stage in model.history_))
     return {

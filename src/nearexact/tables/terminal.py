@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from nearexact.estimators import GPRegressor, SGPRegressor
 from nearexact.tables.predicting import has_recipe, recipe_of
 from nearexact.tables.recipe import RECIPE
+from nearexact.tables.wording import NOT_COMPARED, method_words, verdict_words
 
 SHOWN_COLUMNS = 12
 REPAIRS = {  # by their names in the history
@@ -28,7 +30,7 @@ def printable(text: str) -> str:
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """A summary, as `Summary.to_json` gives it, for readers."""
     lines = [
-        f"{printable(summary['target'])}: kernel {summary['kernel']}, M={summary['m']},"
+        f"{printable(summary['target'])}: {method_words(summary)}, kernel {summary['kernel']},"
         f" {summary['rows_train']} training rows, {summary['seconds']:.1f} s",
         "",
     ]
@@ -44,6 +46,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append("no test rows: no figures for new data")
     lines += [
         _entry("certificate", certificate_line(summary)),
+        _entry("", verdict_words(summary)),
+        _entry("hyperparameters", summary.get("about_theta", NOT_COMPARED)),
         _entry("noise", f"standard deviation {_number(summary['noise_std'])}"),
         _entry("what matters", relevance_line(summary["relevance"])),
         _entry("repaired", repair_line(summary)),
@@ -54,6 +58,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
 
 def certificate_line(bounds: dict[str, Any]) -> str:
     """Verdict and bounds in one line."""
+    if bounds["lower"] is not None and bounds["lower"] == bounds["upper"]:
+        return f"{bounds['verdict']}: log marginal likelihood {_number(bounds['lower'])}"
     return (
         f"{bounds['verdict']}: {_number(bounds['lower'])} <= log marginal likelihood <= {_number(bounds['upper'])},"
         f" gap {_number(bounds['gap_per_point'])} nats per point"
@@ -80,6 +86,7 @@ def model_facts(model: SGPRegressor | GPRegressor) -> dict[str, Any]:
         "estimator": type(model).__name__,
         "rows": certificate.n,
         "inputs": model.n_features_in_,
+        "method": model.method_,
         "m": len(model.inducing_points_),
         "kernel": repr(model.kernel_),
         "noise_variance": float(model.noise_variance_),
@@ -87,13 +94,19 @@ def model_facts(model: SGPRegressor | GPRegressor) -> dict[str, Any]:
         "upper": float(certificate.upper),
         "gap_per_point": float(certificate.gap_per_point),
         "verdict": certificate.verdict,
+        "doubt": certificate.doubt,
+        "about_theta": certificate.about_theta,
+        "evidence": None if certificate.evidence is None else asdict(certificate.evidence),
         "history": [
             {"m": stage.m, "elbo": stage.elbo, "upper_bound": stage.upper_bound, "elapsed": stage.elapsed}
             for stage in model.history_
         ],
     }
     if recipe is not None:
-        facts |= {**recipe.to_json(), "summary": model.metadata_[RECIPE].get("summary")}
+        summary = model.metadata_[RECIPE].get("summary")
+        if isinstance(summary, dict) and "about_theta" not in summary:  # an earlier release was sure without evidence
+            summary = {**summary, "verdict": certificate.verdict}
+        facts |= {**recipe.to_json(), "summary": summary}
     elif hasattr(model, "feature_names_in_"):
         facts["feature_names"] = [str(name) for name in model.feature_names_in_]
     return facts
@@ -104,10 +117,12 @@ def model_lines(model: SGPRegressor | GPRegressor) -> list[str]:
     facts = model_facts(model)
     lines = [
         f"{facts['estimator']}, fitted to {facts['rows']} rows",
-        _entry("inducing points", str(facts["m"])),
+        _entry("method", method_words(facts)),
         _entry("kernel", printable(facts["kernel"])),
         _entry("noise variance", f"{_number(facts['noise_variance'])} (targets standardised)"),
         _entry("certificate", certificate_line(facts)),
+        _entry("", verdict_words(facts)),
+        _entry("hyperparameters", facts["about_theta"]),
     ]
     if not has_recipe(model):
         lines.append(

@@ -1,0 +1,282 @@
+"""`nearexact fit` on real files, mostly through the real command."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from scipy.stats import norm
+from sklearn.datasets import load_diabetes
+
+import nearexact
+from nearexact.cli import main
+from nearexact.gp import ExactObjective, SparseObjective
+from nearexact.tables import load_with_recipe
+from tests.commands.helpers import QUICK, command, damaged_files, houses, linked_files, small_files
+
+
+def test_diabetes_from_csv_to_predictions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, model, page, out = (tmp_path / name for name in ("diabetes.csv", "model.nx", "fit.html", "out.parquet"))
+    frame = load_diabetes(as_frame=True).frame
+    frame.to_csv(data, index=False)
+    options = ("-o", model, "--report", page, "--json", "--kernel", "se")
+    fit = command("fit", data, "--target", "target", *options)
+    assert fit.returncode == 0, fit.stderr
+    assert "gap per point" in fit.stderr  # the progress display
+    result = json.loads(fit.stdout)
+    scores = {score["predictor"]: score for score in result["scores"]}
+    assert (result["rows_train"], result["rows_test"]) == (376, 66)
+    assert scores["nearexact"]["rmse"] < 0.8 * scores["mean"]["rmse"]
+    assert scores["nearexact"]["nlpd"] < scores["mean"]["nlpd"]
+    assert (result["verdict"], result["method"], result["doubt"]) == ("exact", "cholesky", None)
+    assert result["relevance"][0]["relevance"] == 1.0
+    assert {entry["column"] for entry in result["relevance"][:3]} & {"bmi", "s5"}
+    assert 0.8 < result["coverage"]["0.95"] <= 1.0
+    assert "<html" in page.read_text(encoding="utf-8")
+
+    predict = command("predict", model, data, "-o", out)
+    assert predict.returncode == 0, predict.stderr
+    assert predict.stdout == f"442 rows: {out}\n"
+    predictions = pd.read_parquet(out)
+    assert list(predictions) == ["mean", "std", "lower", "upper"]
+    estimator = nearexact.load(model)
+    mean, std = estimator.predict(frame.drop(columns="target"), return_std=True)
+    np.testing.assert_allclose(predictions["mean"], mean, rtol=1e-9)
+    np.testing.assert_allclose(predictions["upper"], mean + norm.ppf(0.975) * std, rtol=1e-9)
+
+    capsys.readouterr()
+    assert main(["certify", str(model), str(data), "--json"]) == 0
+    certificate = json.loads(capsys.readouterr().out)
+    assert certificate["lower"] <= certificate["upper"]
+    assert certificate["verdict"] == result["verdict"]
+    assert main(["show", str(model)]) == 0
+    shown = capsys.readouterr().out
+    assert "fitted to 376 rows" in shown
+    assert "bmi" in shown
+    assert shown.count("exact GP on all rows") == 2  # the model, and its summary
+    assert f"hyperparameters   {result['about_theta']}" in shown
+
+
+def test_a_messy_file_needs_a_word_about_its_gaps(fitted: Path, tmp_path: Path) -> None:
+    """Through the real command; the fixture fitted the same file with --missing median."""
+    data = fitted.with_name("messy.csv")
+    refused = command("fit", data, "--target", "price", "-o", tmp_path / "model.nx", *QUICK)
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    counts = "missing values in 'size' (2), 'city' (1)"
+    assert refused.stderr == f"nearexact: {counts}: pass --missing drop or --missing median, or fill them in\n"
+    model, recipe = load_with_recipe(fitted)
+    assert {column.name: column.kind for column in recipe.columns} == {
+        "size": "number",
+        "city": "category",
+        "sold on": "date",
+        "new": "boolean",
+    }
+    assert recipe.left_out == {"remark": "constant"}
+    assert model.certificate_.n == 204
+
+
+def test_all_rows_to_train_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    houses(60).to_csv(tmp_path / "t.csv", index=False)
+    options = ["--test-fraction", "0", "-o", str(tmp_path / "m.nx"), "--report", str(tmp_path / "f.html"), *QUICK]
+    assert main(["fit", str(tmp_path / "t.csv"), "--target", "price", *options]) == 0
+    assert "no test rows: no figures for new data" in capsys.readouterr().out
+    assert nearexact.load(tmp_path / "m.nx").certificate_.n == 60
+    assert "trained on: none were kept back" in (tmp_path / "f.html").read_text(encoding="utf-8")
+    assert main(["certify", str(tmp_path / "m.nx"), str(tmp_path / "t.csv"), "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_example_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "your-data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    houses(40).to_csv("houses.csv", index=False)
+    houses(5, seed=1).to_csv("new.csv", index=False)
+    exec(compile(block.replace('"5m"', '"6s"'), "your-data.md", "exec"), {})
+    assert len(pd.read_parquet("out.parquet")) == 5
+    assert Path("fit.html").exists()
+
+
+# ---- messages and exit codes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fit", "none.csv", "--target", "y", "-o", "m.nx"], "there is no file 'none.csv'"),
+        (["fit", "t.csv", "--target", "cost", "-o", "m.nx"], "has no column 'cost'; it has 'x', 'y'"),
+        (["fit", "t.csv", "--target", "y", "-o", "nowhere/m.nx"], "there is no folder 'nowhere'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--report", "nowhere/f.html"], "there is no folder 'nowhere'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--kernel", "rbf"], "there is no kernel 'rbf'"),
+        (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--time-limit", "soon"], "a time limit must be"),
+        (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--memory-limit", "much"], "a memory size must be"),
+        (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--memory-limit", "1kB"], "but the memory limit is"),
+        (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--test-fraction", "1.5"], "the test fraction must be"),
+        (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--delimiter", "ab"], "a delimiter must be"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(
+    arguments: list[str],
+    message: str,
+    fitted: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small_files(fitted, bare="bare.nx" in arguments)
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("nearexact: ")
+    assert len([line for line in output.err.splitlines() if line.startswith("nearexact: ")]) == 1
+    assert "Traceback" not in output.err
+
+
+@pytest.mark.parametrize("column", ["size", "price"])
+@pytest.mark.parametrize("cell", ["1e300", "-1e300", "1e999", "-inf"])
+@pytest.mark.parametrize("row", [0, 8])  # one to train on and one to test on
+def test_a_number_too_large_to_compute_with_is_named(
+    cell: str, column: str, row: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = houses(20).astype({column: str})
+    frame.loc[row, column] = cell
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    arguments = ["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(tmp_path / "m.nx"), *QUICK]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert f"column '{column}' has '{cell}' in row {row + 1}, where " in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("kernel", ["auto", "se"])
+def test_a_tiny_time_limit_gives_a_model_all_the_same(
+    kernel: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    houses(60).to_csv(tmp_path / "t.csv", index=False)
+    options = ["--target", "price", "-o", str(tmp_path / "m.nx"), "--kernel", kernel, "--time-limit", "0.0001s"]
+    assert main(["fit", str(tmp_path / "t.csv"), *options, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["kernel"] == "se"
+    assert ("no time was left to choose a kernel: se was taken untried" in result["notes"]) == (kernel == "auto")
+    assert len(nearexact.load(tmp_path / "m.nx").inducing_points_) > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "t.csv", "-o", "t.csv"],
+        ["fit", "t.csv", "-o", "m.nx", "--report", "t.csv"],
+        ["fit", "t.csv", "-o", "new", "--report", "new"],
+        ["fit", "t.csv", "-o", "new", "--report", "folder/../new"],
+        ["fit", "t.csv", "-o", "new", "--report", "to-new"],
+        ["fit", "t.csv", "-o", "folder/../t.csv"],
+        ["fit", "t.csv", "-o", "soft.csv"],
+        ["fit", "soft.csv", "-o", "t.csv"],
+        ["fit", "t.csv", "-o", "hard.csv"],
+        ["fit", "t.csv", "-o", "new", "--report", "hard.csv"],
+    ],
+    ids=" ".join,
+)
+def test_no_output_takes_the_place_of_an_input_or_of_another_output(
+    arguments: list[str], fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    linked_files(fitted)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    result = command(*arguments, "--target", "price", *QUICK)
+    assert result.returncode == 2
+    assert re.fullmatch(r"nearexact: the \w+ '.*' would overwrite the \w+ '.*'\n", result.stderr)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+@given(content=damaged_files())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.filterwarnings("error")
+def test_no_file_gives_more_than_one_line_when_fitted(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, model = tmp_path / "data.csv", tmp_path / "model.nx"
+    data.write_bytes(content)
+    model.unlink(missing_ok=True)
+    options = ["--kernel", "se", "--time-limit", "0.01s", "--quiet"]
+    status = main(["fit", str(data), "--target", "price", "-o", str(model), *options])
+    output = capsys.readouterr()
+    assert output.out == ""
+    if status == 0:
+        assert len(nearexact.load(model).inducing_points_) > 0
+    else:
+        assert status == 2
+        assert output.err.startswith("nearexact: ")
+        assert len(output.err.splitlines()) == 1
+        assert not model.exists()
+
+
+def test_quiet_and_missing_modules(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    houses(40).to_csv(tmp_path / "t.csv", index=False)
+    model, data = str(tmp_path / "m.nx"), str(tmp_path / "t.csv")
+    arguments = ["fit", data, "--target", "price", "-o", model, *QUICK, "--quiet"]
+    assert main(arguments) == 0
+    assert capfd.readouterr() == ("", "")
+    assert main(["show", model, "--json", "--quiet"]) == 0
+    assert json.loads(capfd.readouterr().out)["target"] == "price"
+    program = "import sys; sys.modules['pyarrow'] = None; from nearexact.cli import main; sys.exit(main(sys.argv[1:]))"
+    without = command(*arguments, program=("-c", program))
+    assert without.returncode == 2
+    assert without.stderr == 'nearexact: pyarrow is missing: pip install "nearexact[data]"\n'
+
+
+@pytest.mark.parametrize(
+    ("kernel", "objective", "at"),
+    [
+        ("se", ExactObjective, 1),
+        ("se", ExactObjective, 250),
+        ("auto", ExactObjective, 100),  # while kernels are compared
+        ("se", SparseObjective, 1),
+        ("se", SparseObjective, 25),
+    ],
+)
+def test_ctrl_c_saves_the_best_model_so_far(
+    kernel: str,
+    objective: type[ExactObjective] | type[SparseObjective],
+    at: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    houses(80).to_csv(tmp_path / "t.csv", index=False)
+    evaluate, calls = objective.__call__, itertools.count(1)
+
+    def interrupted(self: ExactObjective | SparseObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if next(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(self, theta)
+
+    monkeypatch.setattr(objective, "__call__", interrupted)
+    model = tmp_path / "m.nx"
+    options = ["--kernel", kernel, *(["--memory-limit", "300kB"] if objective is SparseObjective else [])]
+    assert main(["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(model), *options]) == 130
+    way = "sparse GP with" if objective is SparseObjective else "exact GP on all rows, is in"
+    assert f"stopped; the best model so far, {way}" in capsys.readouterr().err
+    assert main(["predict", str(model), str(tmp_path / "t.csv"), "-o", str(tmp_path / "o.csv")]) == 0
+    assert len(pd.read_csv(tmp_path / "o.csv")) == 80
+
+
+def test_ctrl_c_before_there_is_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    houses(80).to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setattr("nearexact.tables.fitting.prepare", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    model = tmp_path / "m.nx"
+    assert main(["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(model), *QUICK]) == 130
+    assert capsys.readouterr().err == "nearexact: stopped; nothing was written\n"
+    assert not model.exists()

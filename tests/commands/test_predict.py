@@ -1,0 +1,220 @@
+"""`nearexact predict`, `certify` and `show` on real files, mostly through the real command."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from nearexact.cli import main
+from tests.commands.helpers import command, damaged_files, houses, linked_files, messy, small_files
+
+
+def test_every_kind_of_file_is_predicted_the_same(fitted: Path, tmp_path: Path) -> None:
+    new = houses(50, seed=1).drop(columns="price")
+    (tmp_path / "messy.csv").write_bytes(messy(new))
+    (tmp_path / "messy.csv.gz").write_bytes(gzip.compress(messy(new)))
+    shuffled = new[["new", "sold on", "remark", "city", "size"]].assign(more=1.0)
+    shuffled.to_parquet(tmp_path / "new.parquet")
+    results = []
+    for number, name in enumerate(("messy.csv", "messy.csv.gz", "new.parquet")):
+        out = tmp_path / f"out{number}{('.csv', '.csv.gz', '.parquet')[number]}"
+        assert main(["predict", str(fitted), str(tmp_path / name), "-o", str(out), "--quiet"]) == 0
+        results.append((pd.read_parquet if number == 2 else pd.read_csv)(out).to_numpy())
+    assert results[0].shape == (50, 4)
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+    truth = houses(50, seed=1)["price"]
+    assert np.abs(results[0][:, 0] - truth).mean() < 0.2 * truth.std()
+
+
+def test_gaps_in_new_rows(fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = houses(6, seed=1)
+    new.loc[2, "size"] = np.nan
+    (tmp_path / "new.csv").write_bytes(messy(new))
+    out = tmp_path / "out.csv"
+
+    def predict(*options: str) -> pd.DataFrame:
+        assert main(["predict", str(fitted), str(tmp_path / "new.csv"), "-o", str(out), *options]) == 0
+        return pd.read_csv(out)
+
+    assert not predict().isna().any(axis=None)  # filled in, as when the model was fitted
+    assert predict("--missing", "drop").isna().all(axis=1).tolist() == [False, False, True, False, False, False]
+    assert "6 rows, 1 of them empty because of missing values" in capsys.readouterr().out
+    out.unlink()
+    assert main(["predict", str(fitted), str(tmp_path / "new.csv"), "-o", str(out), "--missing", "error"]) == 2
+    assert "missing values in 'size' (1) in rows 1 to 6" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_what_new_rows_lack_is_named(fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new, out = houses(5, seed=1), tmp_path / "out.csv"
+    for changed, message in (
+        (new.drop(columns=["size", "new"]), "lacks columns 'size', 'new'; it has 'city', 'sold on', 'remark', 'price'"),
+        (new.assign(city="Berlin"), "column 'city' has 'Berlin' in row 1, where the model knows 'Aachen', 'Köln'"),
+        (new.assign(size="big"), "column 'size' has 'big' in row 1, where a finite number is expected"),
+    ):
+        (tmp_path / "new.csv").write_bytes(messy(changed))
+        assert main(["predict", str(fitted), str(tmp_path / "new.csv"), "-o", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict", "none.nx", "t.csv", "-o", "o.csv"], "there is no model file 'none.nx'"),
+        (["predict", "t.csv", "t.csv", "-o", "o.csv"], "is not a model file of nearexact"),
+        (["predict", "bare.nx", "t.csv", "-o", "o.csv"], "was not fitted to a file"),
+        (["predict", "model.nx", "none.csv", "-o", "o.csv"], "there is no file 'none.csv'"),
+        (["predict", "model.nx", "t.csv", "-o", "o.xlsx"], "the output must be a .parquet, .csv or .csv.gz file"),
+        (["predict", "model.nx", "t.csv", "-o", "o.csv", "--level", "95"], "the level must be between 0 and 1"),
+        (["certify", "model.nx", "t.csv"], "lacks column"),
+        (["show", "t.csv"], "is not a model file of nearexact"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(
+    arguments: list[str],
+    message: str,
+    fitted: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small_files(fitted, bare="bare.nx" in arguments)
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("nearexact: ")
+    assert len([line for line in output.err.splitlines() if line.startswith("nearexact: ")]) == 1
+    assert "Traceback" not in output.err
+
+
+def test_a_huge_number_in_new_rows_is_named(fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = houses(5, seed=1).assign(size=1e300)
+    new.to_parquet(tmp_path / "new.parquet")
+    assert main(["predict", str(fitted), str(tmp_path / "new.parquet"), "-o", str(tmp_path / "out.csv")]) == 2
+    assert "column 'size' has '1e+300' in row 1, where numbers must be below 1e+150" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "model.nx", "t.csv", "-o", "t.csv"],
+        ["predict", "model.nx", "t.csv", "-o", "soft.csv"],
+        ["predict", "model.nx", "t.csv", "-o", "hard.csv"],
+        ["predict", "model.nx", "t.csv", "-o", "model.csv"],
+        ["predict", "model.csv", "t.csv", "-o", "model.csv"],
+    ],
+    ids=" ".join,
+)
+def test_no_output_takes_the_place_of_an_input_or_of_another_output(
+    arguments: list[str], fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    linked_files(fitted)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    result = command(*arguments)
+    assert result.returncode == 2
+    assert re.fullmatch(r"nearexact: the \w+ '.*' would overwrite the \w+ '.*'\n", result.stderr)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+@given(content=damaged_files())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.filterwarnings("error")  # they would be lines too
+def test_no_file_gives_more_than_one_line_when_predicted(
+    content: bytes, fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    data.write_bytes(content)
+    out.unlink(missing_ok=True)
+    status = main(["predict", str(fitted), str(data), "-o", str(out), "--quiet"])
+    output = capsys.readouterr()
+    assert output.out == ""
+    if status == 0:
+        assert output.err == ""
+        assert len(pd.read_csv(out).columns) == 4
+    else:
+        assert status == 2
+        assert output.err.startswith("nearexact: ")
+        assert len(output.err.splitlines()) == 1
+        assert not out.exists()
+
+
+@pytest.mark.parametrize("command_line", [["show"], ["show", "--json"], ["datasets", "list"]], ids=" ".join)
+def test_a_closed_pipe_is_silent(command_line: list[str], fitted: Path) -> None:
+    """As after `nearexact show model.nx | head -n 1`, whose reader goes before all is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = [*command_line, *([str(fitted)] if command_line[0] == "show" else [])]
+    line = [sys.executable, "-m", "nearexact.cli", *arguments]
+    result = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    os.close(writer)
+    assert result.stderr == ""
+    assert result.returncode == 141
+
+
+# ---- files larger than memory ----------------------------------------------------------------------------------------
+
+
+def peak_of_prediction(model: Path, data: Path, out: Path) -> float:
+    """Megabytes that `nearexact predict` has resident at most. (The rusage of a child begins with its parent's.)"""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("only Linux tells a process its peak")
+    program = (
+        "import sys; from nearexact.cli import main; status = main(sys.argv[1:]);"
+        " print(open('/proc/self/status').read()); sys.exit(status)"
+    )
+    result = command("predict", model, data, "-o", out, "--quiet", program=("-c", program))
+    assert result.returncode == 0, result.stderr
+    peak = next(line for line in result.stdout.splitlines() if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024 / 1e6
+
+
+def repeated(frame: pd.DataFrame, times: int, path: Path) -> None:
+    with open(path, "wb") as file:
+        file.write(messy(frame))
+        body = messy(frame).split(b"\r\n", 1)[1]
+        for _ in range(times - 1):
+            file.write(body)
+
+
+def test_memory_does_not_grow_with_the_file(fitted: Path, tmp_path: Path) -> None:
+    frame = houses(20_000, seed=3).drop(columns=["price", "remark"])
+    peaks = []
+    for times in (4, 12):
+        repeated(frame, times, tmp_path / "big.csv")
+        peaks.append(peak_of_prediction(fitted, tmp_path / "big.csv", tmp_path / "out.parquet"))
+        assert len(pd.read_parquet(tmp_path / "out.parquet", columns=["mean"])) == times * 20_000
+    assert max(peaks) < 1000.0
+    assert peaks[1] - peaks[0] < 100.0  # 160 000 rows more
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_five_million_rows_within_a_gigabyte(suffix: str, fitted: Path, tmp_path: Path) -> None:
+    frame = houses(50_000, seed=3).drop(columns=["price", "remark"])
+    data, out = tmp_path / f"big{suffix}", tmp_path / f"out{suffix}"
+    if suffix == ".csv":
+        repeated(frame, 100, data)
+    else:
+        pd.concat([frame] * 100, ignore_index=True).to_parquet(data, row_group_size=5_000_000)  # a single group
+    peak = peak_of_prediction(fitted, data, out)
+    print(f"{suffix}: peak {peak:.0f} MB")
+    assert peak < 1000.0
+    rows = (pd.read_csv if suffix == ".csv" else pd.read_parquet)(out)
+    assert len(rows) == 5_000_000
+    np.testing.assert_allclose(rows["mean"][:50_000], rows["mean"][-50_000:], rtol=1e-9)
