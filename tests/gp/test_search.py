@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nearexact.gp import ExactObjective
+from nearexact.gp.budget import Timer
 from nearexact.gp.search import MOST_STARTS, Search, nearest_rows, subset_order, subset_sizes
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
 from nearexact.kernels import SquaredExponential
@@ -116,3 +117,22 @@ def test_starts_are_allowed_values_of_the_same_kernel(name: str) -> None:
         layout.check(kernel)
         assert noise >= layout.numerics.floor
     assert all(not np.array_equal(a, b) for a, b in itertools.pairwise(starts))
+
+
+def test_what_a_subset_was_too_short_of_time_for_is_not_forgotten() -> None:
+    X, y = many_inputs(1000, 6)
+    whole = Search(SquaredExponential(), X, y, seed=0)
+    rounds = len(whole.sizes)
+    assert rounds > 1
+    whole.sizes = whole.sizes[:1]
+    whole.run()
+    waiting = [candidate.theta for candidate in whole.carried()]
+    assert len(waiting) > 1
+    cut = Search(SquaredExponential(), X, y, seed=0)
+    sizes, cut.sizes = cut.sizes, cut.sizes[:1]
+    cut.run()
+    cut.timer = Timer(0.0)  # from here on there is no time but for a first evaluation
+    assert not cut._round(sizes[1], cut._next_starts())
+    assert len(cut.carried()) >= len(waiting)
+    for theta in waiting[1:]:
+        assert any(np.array_equal(theta, candidate.theta) for candidate in cut.candidates)

@@ -123,6 +123,8 @@ class Search:
         ]
         self._evaluation_seconds = 0.0  # of the last subset
         self._agreeing = 0  # starts of the present round
+        # θ of the last subset that are not yet tried on this one, and how far below the best they were, per row
+        self._waiting: list[tuple[FloatArray, float]] = []
 
     @cached_property
     def _order(self) -> IndexArray:
@@ -231,7 +233,11 @@ class Search:
 
     def _next_starts(self) -> Iterator[FloatArray]:
         """The best of the last subset, and rough ones: more rows show finer details."""
-        yield from [candidate.theta for candidate in self.carried()]
+        carried, rows = self.carried(), self.rounds[-1].rows
+        self._waiting = [(c.theta, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
+        while self._waiting:
+            yield self._waiting[0][0]
+            del self._waiting[0]  # only now, after it was tried
         yield from self._rough_in_one_input(NEXT_ROUGH)
         yield from self._second_chance(self.candidates[0].theta)
 
@@ -268,6 +274,11 @@ class Search:
             best = self.candidates[0].likelihood
             self._agreeing = sum(best - result.likelihood <= AGREEMENT * rows for result in results)
         seconds = self.timer.seconds() - started
+        if results and self._waiting:  # what was not tried on this subset may still win: as near to the best as before
+            best = self.candidates[0].likelihood
+            self.candidates += [SubsetOptimum(theta, best - deficit * rows) for theta, deficit in self._waiting]
+            self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
+            self._waiting = []
         if results:
             likelihoods = tuple(sorted((result.likelihood for result in results), reverse=True))
             self.rounds.append(Round(rows, likelihoods, evaluations, seconds, finished))
