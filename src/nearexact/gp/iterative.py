@@ -128,7 +128,6 @@ class IterativeObjective:
         f, v, s, p = estimate.factorisation, estimate.solution, noise_variance, A.shape[1]
         gradients = self._exact_part(f.kernel, v, A, B)
         self.check()
-        # VB [p, M] from what P⁻¹ is: Vb = VP⁻¹z = B⁻¹Vz/s. Summing over the rows of V is as good, and simpler.
         VB = self._times_V(f, B)
         B_inv_G = torch.cholesky_solve(f.G, f.L_B)  # [M, M]
         G_bar2 = torch.cholesky_inverse(f.L_B).div_(-s)  # −B⁻¹/s
@@ -219,7 +218,7 @@ class IterativeObjective:
         left = torch.cat([0.5 * v[:, None], A * (-0.25 / p), B * (-0.25 / p)], dim=1)  # K̄ = left·rightᵀ  [N, 2p + 1]
         right = torch.cat([v[:, None], B, A], dim=1)
         parts = [torch.split(x, GRADIENT_ROWS) for x in (kernel.features(self.X, self.X.mean(0)), left, right)]
-        scratch = torch.empty_like(self.X[:1]).new_empty(GRADIENT_ROWS**2)
+        scratch = self.X.new_empty(GRADIENT_ROWS**2)
         gradients: Tensors = {}
         for j, (features_j, _, right_j) in enumerate(zip(*parts, strict=True)):
             self.check()
@@ -242,4 +241,5 @@ def sum_of_logs(alphas: Tensor, betas: Tensor) -> Tensor:
     beside = betas[:-1].sqrt() / alphas[:-1]
     T = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
     values, vectors = torch.linalg.eigh(T)
-    return (vectors[0].square() * values.clamp_(min=LEAST_EIGENVALUE).log()).sum()
+    logs: Tensor = (vectors[0].square() * values.clamp_(min=LEAST_EIGENVALUE).log()).sum()
+    return logs
