@@ -20,7 +20,9 @@ leaves unexplained: so the noise of the estimate vanishes as M grows, and M is a
 from __future__ import annotations
 
 import copy
+import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -28,23 +30,35 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from nearexact.gp.block_cg import BlockSolution, NotConvergedError, block_cg
+from nearexact.gp.block_cg import BlockSolution, NotConvergedError
 from nearexact.gp.bounds import Interval, LikelihoodBounds
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import congruence
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs
+from nearexact.gp.solver import MOST_ITERATIONS, Solver
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stored_kernel import Storage, StoredKernel
 from nearexact.kernels.base import Kernel, Tensors, add_to
 from nearexact.typing import FloatArray, MemoryLimit
 
+logger = logging.getLogger(__name__)
+
 PROBES = 8
 TOLERANCE = 1e-4  # of rᵀP⁻¹r, relative to its start
-MOST_ITERATIONS = 1000
+# How large rounding errors may be, relative to zᵀP⁻¹z: a share of the tolerance, or of what P leaves unexplained.
+ROUNDING_SHARE, ROUNDING_OF_UNEXPLAINED = 0.1, 1e-3
 GRADIENT_ROWS = 512  # of a block of K̄, and as many columns
 LEAST_EIGENVALUE = 1.0  # of a Lanczos matrix, since P ⪯ K̂
+
+
+@dataclass
+class Timing:
+    """Seconds of the last evaluation, and those of them that went into conjugate gradients."""
+
+    seconds: float = 0.0
+    solving: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +68,7 @@ class Estimate:
     value: float
     standard_error: float
     solution: Tensor  # v, nearly K̂⁻¹y  [N]
+    residual_bound: float  # rᵀP⁻¹r of it
     bounds: LikelihoodBounds  # proved
     iterations: int  # of conjugate gradients
     factorisation: Factorisation  # of the sparse GP
@@ -81,6 +96,7 @@ class IterativeObjective:
         most_iterations: int = MOST_ITERATIONS,
         memory_limit: MemoryLimit = None,
         check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         if probes < 2:
@@ -94,8 +110,8 @@ class IterativeObjective:
         self.tolerance, self.most_iterations, self.check = tolerance, most_iterations, check
         columns = 10 * (probes + 1) * 8 * len(self.X)  # bytes of what conjugate gradients keep
         self.product = StoredKernel(self.X, max(self.sparse.spare_memory - columns, 0))
-        self.flops = 0.0
-        self.iterations = 0
+        self.flops, self.timing, self.clock = 0.0, Timing(), clock
+        self._in_full = False  # whether K has to be kept in 64 bits
         self._draw(probes, seed)
 
     @property
@@ -124,6 +140,7 @@ class IterativeObjective:
 
     def evaluate(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensors, float]:
         """The estimate, and its derivatives by the kernel's parameters and by the noise variance."""
+        started = self.clock()
         estimate, A, B = self._solve(kernel, noise_variance)
         f, v, s, p = estimate.factorisation, estimate.solution, noise_variance, A.shape[1]
         gradients = self._exact_part(f.kernel, v, A, B)
@@ -137,8 +154,8 @@ class IterativeObjective:
         add_to(gradients, f.cross.gradients())
         trace = (f.n - float(B_inv_G.diagonal().sum()) / s) / s  # tr P⁻¹
         by_noise = 0.5 * float(v @ v) - 0.5 * (trace + float((A * B).sum() - B.square().sum()) / p)
-        n, m = f.n, len(f.Z)
-        self.flops += 3.0 * n * m**2
+        self.flops += 3.0 * f.n * len(f.Z) ** 2
+        self.timing.seconds = self.clock() - started
         return estimate, gradients, by_noise
 
     # ---- inside ----------------------------------------------------------------------------------------------------
@@ -160,7 +177,9 @@ class IterativeObjective:
         for rows, V in self.sparse.rows_of_V(f):
             probes[rows].addmm_(V, self._of_Z)  # Vᵀε + √s ε′
         precondition = Preconditioner(self.sparse, f)
+        started = self.clock()
         solution = self._conjugate_gradients(f, precondition, torch.cat([self.y[:, None], probes], dim=1))
+        self.timing.solving = self.clock() - started
         B, weights = precondition.solve(probes, self.check)  # P⁻¹z and zᵀP⁻¹z
         logs = torch.stack(
             [
@@ -171,39 +190,48 @@ class IterativeObjective:
         v, r = solution.columns[:, 0].contiguous(), solution.residuals[:, 0]
         least = float(self.y @ v + r @ v)  # 2yᵀv − vᵀK̂v, as K̂v = y − r
         quadratic = Interval(least, least + float(solution.residual_bounds[0]))
-        value = -0.5 * (f.n * math.log(2.0 * math.pi) + f.log_det + float(logs.mean()) + least)
+        # What is proved about log|K̂| holds for the estimate, too.
+        unexplained = min(float(logs.mean()), f.bounds.log_det.width)
+        value = -0.5 * (f.n * math.log(2.0 * math.pi) + f.log_det + unexplained + least)
         estimate = Estimate(
             value=value,
             standard_error=0.5 * float(logs.std()) / math.sqrt(len(logs)),
             solution=v,
+            residual_bound=float(solution.residual_bounds[0]),
             bounds=f.bounds.meet(quadratic=quadratic),
             iterations=solution.iterations,
             factorisation=f,
         )
-        self.iterations = solution.iterations
         n, m, c = f.n, len(f.Z), probes.shape[1] + 1
         self.flops += 2.0 * n * m**2 + solution.iterations * c * (2.0 * n**2 + 4.0 * n * m)
         return estimate, solution.columns[:, 1:], B
 
     def _conjugate_gradients(self, f: Factorisation, precondition: Preconditioner, targets: Tensor) -> BlockSolution:
-        """K̂⁻¹ targets; with K in 64 bits where it turns out that 32 are too few."""
-        for in_full in (False, True):
-            self.product.update(f.kernel, f.noise_variance, check=self.check, in_full=in_full)
-            is_rounded = self.product.storage is Storage.FLOAT32
+        """K̂⁻¹ targets; with K in 64 bits where 32 are too few."""
+        kernel, s = f.kernel, f.noise_variance
+        solver = Solver(self.product, precondition, self.check)
+        self.product.update(kernel, s, check=self.check, in_full=self._in_full)
+        if self.product.storage is Storage.FLOAT32:
             try:
-                return block_cg(
-                    lambda D: self.product(D, self.check),
-                    lambda R: precondition.solve(R, self.check)[0],
-                    targets,
-                    tolerance=self.tolerance,
-                    most_iterations=self.most_iterations,
-                    exact_multiply=(lambda D: self.product.in_full(D, self.check)) if is_rounded else None,
-                    check=self.check,
-                )
-            except NotConvergedError:
-                if not is_rounded:
-                    raise
-        raise AssertionError("the second attempt is not rounded")
+                if self._is_fine(precondition, targets):
+                    return solver(targets, self.tolerance, self.most_iterations)
+            except NotConvergedError as error:
+                logger.info("with a matrix in 32 bits: %s", error)
+            self._in_full = True  # the next θ will hardly differ
+            self.product.update(kernel, s, check=self.check, in_full=True)
+        return solver(targets, self.tolerance, self.most_iterations)
+
+    def _is_fine(self, precondition: Preconditioner, targets: Tensor) -> bool:
+        """Whether rounding errors of products are far below the tolerance, or below what P leaves unexplained.
+
+        Else conjugate gradients go on with nothing but rounding errors, and their Lanczos matrices describe these.
+        """
+        first, before = precondition.solve(targets, self.check)
+        product = self.product.in_full(first, self.check)
+        errors = precondition.solve(self.product(first, self.check) - product, self.check)[1]
+        unexplained = float(((first * product).sum(0) / before)[1:].mean()) - 1.0  # mean of zᵀP⁻¹EP⁻¹z/zᵀP⁻¹z
+        share = float((errors / before)[1:].mean())
+        return share <= max(ROUNDING_SHARE * self.tolerance, ROUNDING_OF_UNEXPLAINED * unexplained)
 
     def _times_V(self, f: Factorisation, columns: Tensor) -> Tensor:
         """V·columns, transposed: [C, M]."""

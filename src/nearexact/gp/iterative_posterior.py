@@ -7,6 +7,7 @@ are computed by conjugate gradients, for as many rows as one cares to wait for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearexact.gp.block_cg import BlockSolution, block_cg
-from nearexact.gp.iterative import MOST_ITERATIONS
+from nearexact.gp.bounds import Interval
+from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import sample_gaussian
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_rows, nearest_variances
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.safety import Repairs, clamp_variances
+from nearexact.gp.solver import Solver
 from nearexact.gp.sparse import SparseObjective
-from nearexact.gp.stored_kernel import Storage, StoredKernel
+from nearexact.gp.stored_kernel import StoredKernel
 from nearexact.kernels.base import Kernel
 from nearexact.validation import as_matrix
 
@@ -49,10 +51,35 @@ class IterativePosterior:
     extrapolation: Tensor  # of variances to all rows: weights, then the least logarithm  [F + 1]
     repairs: Repairs
 
+    @staticmethod
+    def of(
+        f: Factorisation, X: Tensor, y: Tensor, weights: Tensor, residual_bound: float, variances: Extrapolation
+    ) -> IterativePosterior:
+        """With the factors of a sparse GP."""
+        return IterativePosterior(
+            kernel=f.kernel,
+            noise_variance=f.noise_variance,
+            X=X,
+            y=y,
+            weights=weights,
+            residual_bound=residual_bound,
+            Z=f.Z,
+            L=f.L,
+            L_B=f.L_B,
+            extrapolation=torch.cat([variances.weights, variances.weights.new_tensor([variances.least])]),
+            repairs=Repairs(),
+        )
+
     @property
     def inducing_points(self) -> Tensor:
         """Z [M, D]."""
         return self.Z
+
+    @property
+    def mean_error(self) -> float:
+        """What the mean may be off at most, anywhere near the data, in standard deviations of the noise."""
+        largest = float(self.kernel.diagonal(self._features_X).max())
+        return math.sqrt(self.residual_bound * largest / self.noise_variance)
 
     @cached_property
     def _centre(self) -> Tensor:
@@ -100,7 +127,7 @@ class IterativePosterior:
         inputs = as_matrix(X, "X", self.y.device, columns=self.X.shape[1])
         features = self.kernel.features(inputs, self._centre)
         K = self.kernel.cross(self._features_X, features)  # [N, N*]
-        solve = Solver.of(self, memory_limit)
+        solve = ModelSolver.of(self, memory_limit)
         explained = torch.empty(len(inputs), len(inputs), dtype=K.dtype, device=K.device)
         for part in row_chunks(len(inputs), COLUMNS_AT_ONCE):
             solution = solve(K[:, part].contiguous(), COVARIANCE_TOLERANCE)
@@ -116,8 +143,8 @@ class IterativePosterior:
         return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
 
 
-class Solver:
-    """K̂⁻¹ times columns at one θ, with what is needed for it prepared once."""
+class ModelSolver(Solver):
+    """The same for the model of a sparse objective at one θ, with what a posterior is made of."""
 
     def __init__(
         self,
@@ -127,30 +154,33 @@ class Solver:
         product: StoredKernel,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        self.objective, self.product, self.check = objective, product, check
-        self.factorisation = objective.factorise(kernel, noise_variance)
-        self.precondition = Preconditioner(objective, self.factorisation)
+        self.objective, self.factorisation = objective, objective.factorise(kernel, noise_variance)
+        super().__init__(product, Preconditioner(objective, self.factorisation), check)
         product.update(kernel, noise_variance, check=check)
 
     @staticmethod
-    def of(posterior: IterativePosterior, memory_limit: int | None = None) -> Solver:
+    def of(posterior: IterativePosterior, memory_limit: int | None = None) -> ModelSolver:
         """For a posterior that has been saved, or whose training is over."""
         kernel, s = posterior.kernel, posterior.noise_variance
         objective = SparseObjective(kernel, s, posterior.X, posterior.y, posterior.Z, memory_limit=memory_limit)
-        return Solver(objective, kernel, s, StoredKernel(posterior.X, objective.spare_memory))
+        return ModelSolver(objective, kernel, s, StoredKernel(posterior.X, objective.spare_memory))
 
-    def __call__(self, B: Tensor, tolerance: float | Tensor, most_iterations: int = MOST_ITERATIONS) -> BlockSolution:
-        """K̂⁻¹B, with residuals in 64 bits."""
-        is_rounded = self.product.storage is Storage.FLOAT32
-        return block_cg(
-            lambda D: self.product(D, self.check),
-            lambda R: self.precondition.solve(R, self.check)[0],
-            B,
-            tolerance=tolerance,
-            most_iterations=most_iterations,
-            exact_multiply=(lambda D: self.product.in_full(D, self.check)) if is_rounded else None,
-            check=self.check,
-        )
+    def refine(self, weights: Tensor, error: float) -> tuple[Tensor, float, Interval]:
+        """Weights nearer to K̂⁻¹y, rᵀP⁻¹r of them, and bounds on yᵀK̂⁻¹y.
+
+        The mean is then off by at most `error` standard deviations of the noise.
+        """
+        f, y = self.factorisation, self.objective.y
+        largest = float(f.kernel.diagonal(f.features_Z).max())
+        aim = error**2 * f.noise_variance / largest
+        residual = y - self.product.in_full(weights[:, None], self.check)[:, 0]
+        bound = self.precondition(residual, self.check)[1]
+        if bound > aim:
+            solution = self(residual[:, None], aim / bound)
+            weights, residual = weights + solution.columns[:, 0], solution.residuals[:, 0]
+            bound = float(solution.residual_bounds[0])
+        least = float(y @ weights + residual @ weights)
+        return weights, bound, Interval(least, least + bound)
 
     def extrapolation(self, seed: int) -> Extrapolation:
         """How variances given nearest rows go on to all rows, learnt from training rows."""

@@ -1,0 +1,99 @@
+"""What an evaluation by conjugate gradients costs, and how many inducing points make it cheapest.
+
+More points make the sweeps over the data dearer, with M², and the iterations fewer. Both are predicted from what was
+measured last; so the number of points is a cost to be minimised, and nothing to be chosen by anyone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearexact.gp.iterative import PROBES
+from nearexact.gp.memory import MemoryPlan
+from nearexact.gp.schedule import LARGEST_SHARE
+from nearexact.gp.stored_kernel import Storage, StoredKernel, stored_bytes
+from nearexact.kernels.base import Kernel
+from nearexact.limits import memory_budget
+from nearexact.typing import MemoryLimit
+
+SIZES = (100, 200, 400, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000)  # inducing points to choose from
+SWEEPS = 3.0  # an evaluation takes about so many first sweeps
+USUAL_ITERATIONS, USUAL_M = 60.0, 1000  # taken until iterations have been counted
+ITERATIONS_POWER = 1.3  # iterations fall about with this power of M (kin40k: 1.2 to 1.4)
+MOST_ERROR = 1e-3  # nats per row: a tenth of the gap that certifies
+TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
+TRIAL_NOISE = 0.1
+
+
+@dataclass
+class EvaluationCost:
+    """Seconds of a sweep and of an iteration, and how many iterations there were, with M points each."""
+
+    sweep_seconds: float
+    sweep_m: int
+    iteration_seconds: float
+    iterations: float = USUAL_ITERATIONS
+    iterations_m: int = USUAL_M
+    error_per_row: float = 0.0  # standard error of the estimate with as many points, in nats per row
+
+    def predicted_iterations(self, m: int) -> float:
+        """With m points."""
+        fewer: float = (self.iterations_m / m) ** ITERATIONS_POWER
+        return max(self.iterations * fewer, 3.0)
+
+    def predicted(self, m: int) -> float:
+        """Seconds of an evaluation with m points."""
+        sweep = self.sweep_seconds * (m / self.sweep_m) ** 2
+        return SWEEPS * sweep + self.predicted_iterations(m) * self.iteration_seconds
+
+    def cheapest(self, sizes: list[int]) -> int:
+        """The number of points with which an evaluation takes the least time, and is not too noisy."""
+        least = self.iterations_m * math.sqrt(self.error_per_row / MOST_ERROR)  # errors fall about with 1/M²
+        return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
+
+
+def possible_sizes(kernel: Kernel, n: int, n_features: int, memory: int) -> list[int]:
+    """Numbers of points for which V can be kept, and K beside it where there is room for that with any of them."""
+
+    def left(m: int) -> int:
+        plan = MemoryPlan.within(memory, kernel, n, m, n_features)
+        return memory - plan.memory if plan.keeps_v else -1
+
+    most = max(int(LARGEST_SHARE * n), 1)
+    rooms: dict[int, int] = {}
+    for m in dict.fromkeys(min(size, most) for size in SIZES):
+        try:
+            rooms[m] = left(m)
+        except ValueError:  # not even a chunk fits
+            break
+    with_V = [m for m, room in rooms.items() if room >= 0]
+    with_K = [m for m in with_V if rooms[m] >= stored_bytes(n, Storage.FLOAT32)]
+    return with_K or with_V or [next(iter(rooms), min(SIZES[0], most))]
+
+
+def product_seconds(kernel: Kernel, X: Tensor, memory: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """What a product of K with y and the probes takes, as predicted from one with fewer rows."""
+    n, rows = len(X), min(len(X), TRIAL_ROWS)
+    product = StoredKernel(X[:rows], memory if stored_bytes(n, Storage.FLOAT32) <= memory else 0)
+    product.update(kernel, TRIAL_NOISE)
+    columns = torch.ones(rows, PROBES + 1, dtype=X.dtype, device=X.device)
+    product(columns)  # the first one is slower
+    started = clock()
+    product(columns)
+    return (clock() - started) * (n / rows) ** 2
+
+
+def iterative_fits(
+    kernel: Kernel, X: Tensor, time_limit: float, memory_limit: MemoryLimit, *, evaluations: float = 10.0
+) -> bool:
+    """Whether so many evaluations of the exact likelihood by conjugate gradients fit into the limits, as predicted."""
+    if math.isinf(time_limit):
+        return True
+    memory = memory_budget(memory_limit, X.device)
+    return evaluations * USUAL_ITERATIONS * product_seconds(kernel, X, memory) <= time_limit
