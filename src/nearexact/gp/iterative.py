@@ -41,7 +41,9 @@ from nearexact.gp.solver import MOST_ITERATIONS, Solver
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stored_kernel import Storage, StoredKernel
 from nearexact.kernels.base import Kernel, Tensors, add_to
+from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray, MemoryLimit
+from nearexact.validation import as_training_data
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,9 @@ PROBES = 8
 TOLERANCE = 1e-4  # of rᵀP⁻¹r, relative to its start
 # How large rounding errors may be, relative to zᵀP⁻¹z: a share of the tolerance, or of what P leaves unexplained.
 ROUNDING_SHARE, ROUNDING_OF_UNEXPLAINED = 0.1, 1e-3
-GRADIENT_ROWS = 512  # of a block of K̄, and as many columns
+GRADIENT_ROWS = 384  # of a block of K̄, and as many columns
+COLUMN_ARRAYS = 14  # [N, probes + 1] arrays that are alive at once, at most
+BLOCK_ARRAYS = 4  # blocks of K or K̄ that are alive at once, at most, besides the kernel's own
 LEAST_EIGENVALUE = 1.0  # of a Lanczos matrix, since P ⪯ K̂
 
 
@@ -77,7 +81,8 @@ class Estimate:
 class IterativeObjective:
     """The negative estimate and its gradient as a function of θ, for fixed data, inducing points and probes.
 
-    `tolerance` is what conjugate gradients reduce rᵀP⁻¹r to, relative to its start. `check` is called often; an
+    `tolerance` is what conjugate gradients reduce rᵀP⁻¹r to, relative to its start. K is kept in 64 bits with `in_full`,
+    and whenever 32 have proved too few. `check` is called often; an
     exception that it raises ends an evaluation. Conjugate gradients that do not converge raise NotConvergedError: cut
     off too early, they would make the estimate too high. Not for use by two threads at once.
     """
@@ -94,6 +99,7 @@ class IterativeObjective:
         tolerance: float = TOLERANCE,
         seed: int = 0,
         most_iterations: int = MOST_ITERATIONS,
+        in_full: bool = False,
         memory_limit: MemoryLimit = None,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
@@ -103,15 +109,22 @@ class IterativeObjective:
             raise ValueError(f"a standard error needs at least 2 probes, got {probes}")
         # V is needed for every product with P⁻¹, so that sums that do without it save nothing.
         with_V = replace(numerics, direct_condition=0.0)
-        self.sparse = SparseObjective(kernel, noise_variance, X, y, Z, memory_limit=memory_limit, numerics=with_V)
+        X, y = as_training_data(X, y)
+        columns, blocks = COLUMN_ARRAYS * (probes + 1) * len(X), (BLOCK_ARRAYS + kernel.temporaries) * GRADIENT_ROWS**2
+        memory = memory_budget(memory_limit, X.device) - 8 * (columns + blocks)
+        if memory <= 0:
+            raise ValueError(
+                f"conjugate gradients with {len(X)} rows need {8 * (columns + blocks) / 1e6:.3g} MB besides the sparse"
+                f" GP, but the memory limit is {memory_limit!r}"
+            )
+        self.sparse = SparseObjective(kernel, noise_variance, X, y, Z, memory_limit=memory, numerics=with_V)
         self.layout: ParameterLayout = self.sparse.layout
         self.theta0 = self.sparse.theta0
         self.X, self.y = self.sparse.X, self.sparse.y
         self.tolerance, self.most_iterations, self.check = tolerance, most_iterations, check
-        columns = 10 * (probes + 1) * 8 * len(self.X)  # bytes of what conjugate gradients keep
-        self.product = StoredKernel(self.X, max(self.sparse.spare_memory - columns, 0))
+        self.product = StoredKernel(self.X, self.sparse.spare_memory)
         self.flops, self.timing, self.clock = 0.0, Timing(), clock
-        self._in_full = False  # whether K has to be kept in 64 bits
+        self._in_full = in_full
         self._draw(probes, seed)
 
     @property
