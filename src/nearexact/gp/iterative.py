@@ -81,10 +81,10 @@ class Estimate:
 class IterativeObjective:
     """The negative estimate and its gradient as a function of θ, for fixed data, inducing points and probes.
 
-    `tolerance` is what conjugate gradients reduce rᵀP⁻¹r to, relative to its start. K is kept in 64 bits with `in_full`,
-    and whenever 32 have proved too few. `check` is called often; an
-    exception that it raises ends an evaluation. Conjugate gradients that do not converge raise NotConvergedError: cut
-    off too early, they would make the estimate too high. Not for use by two threads at once.
+    `tolerance` is what conjugate gradients reduce rᵀP⁻¹r to, relative to its start. With `in_full` K is kept in 64
+    bits, as it is whenever 32 have proved too few. `check` is called often; an exception that it raises ends an
+    evaluation. Conjugate gradients that do not converge raise NotConvergedError: cut off too early, they would make the
+    estimate too high. Not for use by two threads at once.
     """
 
     def __init__(
@@ -110,14 +110,13 @@ class IterativeObjective:
         # V is needed for every product with P⁻¹, so that sums that do without it save nothing.
         with_V = replace(numerics, direct_condition=0.0)
         X, y = as_training_data(X, y)
-        columns, blocks = COLUMN_ARRAYS * (probes + 1) * len(X), (BLOCK_ARRAYS + kernel.temporaries) * GRADIENT_ROWS**2
-        memory = memory_budget(memory_limit, X.device) - 8 * (columns + blocks)
-        if memory <= 0:
+        needed, budget = solving_memory(kernel, len(X), probes), memory_budget(memory_limit, X.device)
+        if needed >= budget:
             raise ValueError(
-                f"conjugate gradients with {len(X)} rows need {8 * (columns + blocks) / 1e6:.3g} MB besides the sparse"
-                f" GP, but the memory limit is {memory_limit!r}"
+                f"conjugate gradients with {len(X)} rows need {needed / 1e6:.3g} MB besides the sparse GP, but the"
+                f" memory limit is {budget / 1e6:.3g} MB"
             )
-        self.sparse = SparseObjective(kernel, noise_variance, X, y, Z, memory_limit=memory, numerics=with_V)
+        self.sparse = SparseObjective(kernel, noise_variance, X, y, Z, memory_limit=budget - needed, numerics=with_V)
         self.layout: ParameterLayout = self.sparse.layout
         self.theta0 = self.sparse.theta0
         self.X, self.y = self.sparse.X, self.sparse.y
@@ -269,6 +268,11 @@ class IterativeObjective:
                 cross.add_adjoint(parts[0][i], K_bar, scratch[: K_bar.numel()].view_as(K_bar))
             add_to(gradients, cross.gradients())
         return gradients
+
+
+def solving_memory(kernel: Kernel, n: int, probes: int = PROBES) -> int:
+    """Bytes that conjugate gradients and the exact part of a gradient take, besides what the sparse GP does."""
+    return 8 * (COLUMN_ARRAYS * (probes + 1) * n + (BLOCK_ARRAYS + kernel.temporaries) * GRADIENT_ROWS**2)
 
 
 def sum_of_logs(alphas: Tensor, betas: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """What an evaluation by conjugate gradients costs, and how many inducing points make it cheapest.
 
-More points make the sweeps over the data dearer, with M², and the iterations fewer. Both are predicted from what was
-measured last; so the number of points is a cost to be minimised, and nothing to be chosen by anyone.
+More points make the sweeps over the data dearer, with M², and the iterations fewer. Which number is cheapest is decided
+by counting operations, not by a clock, so that the same data give the same model; the clock tells only how many seconds
+an operation takes.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from nearexact.gp.iterative import PROBES
+from nearexact.gp.budget import held_memory
+from nearexact.gp.iterative import PROBES, solving_memory
 from nearexact.gp.memory import MemoryPlan
 from nearexact.gp.schedule import LARGEST_SHARE
 from nearexact.gp.stored_kernel import Storage, StoredKernel, stored_bytes
@@ -23,7 +25,9 @@ from nearexact.limits import memory_budget
 from nearexact.typing import MemoryLimit
 
 SIZES = (100, 200, 400, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000)  # inducing points to choose from
-SWEEPS = 3.0  # an evaluation takes about so many first sweeps
+SWEEP_OPERATIONS = 5.0  # for each row and pair of points, of a value and its gradient
+PRODUCT_OPERATIONS = 3.0  # for each pair of rows and each column: two, but not at the speed of large matrix products
+MOST_SPEED = 1e-14  # seconds for an operation, at least
 USUAL_ITERATIONS, USUAL_M = 60.0, 1000  # taken until iterations have been counted
 ITERATIONS_POWER = 1.3  # iterations fall about with this power of M (kin40k: 1.2 to 1.4)
 MOST_ERROR = 1e-3  # nats per row: a tenth of the gap that certifies
@@ -31,26 +35,38 @@ TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvaluationCost:
-    """Seconds of a sweep and of an iteration, and how many iterations there were, with M points each."""
+    """Operations and seconds of an evaluation with M points, from what the last one took."""
 
-    sweep_seconds: float
-    sweep_m: int
-    iteration_seconds: float
+    n: int
+    seconds_per_operation: float
     iterations: float = USUAL_ITERATIONS
-    iterations_m: int = USUAL_M
+    iterations_m: int = USUAL_M  # points with which there were so many iterations
     error_per_row: float = 0.0  # standard error of the estimate with as many points, in nats per row
+
+    @staticmethod
+    def measured(n: int, m: int, seconds: float, iterations: int, error_per_row: float) -> EvaluationCost:
+        """After an evaluation."""
+        once = EvaluationCost(n, 1.0, iterations, m, error_per_row)
+        return replace(once, seconds_per_operation=max(seconds / once.predicted(m), MOST_SPEED))
 
     def predicted_iterations(self, m: int) -> float:
         """With m points."""
         fewer: float = (self.iterations_m / m) ** ITERATIONS_POWER
-        return max(self.iterations * fewer, 3.0)
+        return max(self.iterations * fewer, 1.0)
+
+    def sweeping(self, m: int) -> float:
+        """Seconds of the sweeps of an evaluation."""
+        return self.seconds_per_operation * SWEEP_OPERATIONS * self.n * m**2
+
+    def solving(self, m: int) -> float:
+        """Seconds of its conjugate gradients."""
+        return self.seconds_per_operation * self.predicted_iterations(m) * product_operations(self.n)
 
     def predicted(self, m: int) -> float:
-        """Seconds of an evaluation with m points."""
-        sweep = self.sweep_seconds * (m / self.sweep_m) ** 2
-        return SWEEPS * sweep + self.predicted_iterations(m) * self.iteration_seconds
+        """Seconds of an evaluation."""
+        return self.sweeping(m) + self.solving(m)
 
     def cheapest(self, sizes: list[int]) -> int:
         """The number of points with which an evaluation takes the least time, and is not too noisy."""
@@ -58,12 +74,18 @@ class EvaluationCost:
         return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
 
 
+def product_operations(n: int) -> float:
+    """Of K with y and the probes."""
+    return PRODUCT_OPERATIONS * n**2 * (PROBES + 1)
+
+
 def possible_sizes(kernel: Kernel, n: int, n_features: int, memory: int) -> list[int]:
     """Numbers of points for which V can be kept, and K beside it where there is room for that with any of them."""
 
     def left(m: int) -> int:
-        plan = MemoryPlan.within(memory, kernel, n, m, n_features)
-        return memory - plan.memory if plan.keeps_v else -1
+        budget = memory - held_memory(m) - solving_memory(kernel, n)
+        plan = MemoryPlan.within(budget, kernel, n, m, n_features)
+        return budget - plan.memory if plan.keeps_v else -1
 
     most = max(int(LARGEST_SHARE * n), 1)
     rooms: dict[int, int] = {}

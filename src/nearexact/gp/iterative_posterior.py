@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -66,9 +66,13 @@ class IterativePosterior:
             Z=f.Z,
             L=f.L,
             L_B=f.L_B,
-            extrapolation=torch.cat([variances.weights, variances.weights.new_tensor([variances.least])]),
+            extrapolation=variances.as_tensor(),
             repairs=Repairs(),
         )
+
+    def with_extrapolation(self, variances: Extrapolation) -> IterativePosterior:
+        """The same with other variances."""
+        return replace(self, extrapolation=variances.as_tensor())
 
     @property
     def inducing_points(self) -> Tensor:
@@ -101,7 +105,7 @@ class IterativePosterior:
         inputs = as_matrix(X, "X", self.y.device, columns=self.X.shape[1])
         mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
         diagonal, cross = self.kernel.diagonal(self._features_X), self.kernel.against(self._features_X)
-        extrapolation = Extrapolation(self.extrapolation[:-1], float(self.extrapolation[-1]))
+        extrapolation = Extrapolation.from_tensor(self.extrapolation)
         for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
             features = self.kernel.features(inputs[rows], self._centre)
             K = cross.values(features)  # [rows, N]

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,12 @@ import torch
 
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.budget import TimeIsUpError, Timer
+from nearexact.gp.budget import TimeIsUpError, Timer, held_memory
 from nearexact.gp.inducing import select
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import SWEEPS, EvaluationCost, possible_sizes, product_seconds
+from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, product_operations, product_seconds
+from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
-from nearexact.gp.neighbours import Extrapolation
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
@@ -33,7 +33,6 @@ from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repa
 from nearexact.gp.search import Round, Search
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
-from nearexact.gp.starts import START_NOISE
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray, MemoryLimit
@@ -50,23 +49,9 @@ FIRST_STEPS = 8  # of L-BFGS in the first round; twice as many in each one after
 LATER_STEP = 0.1  # length of the first step in later rounds, which begin where an optimum was found
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a round
 SETTLED = 1e-4  # nats per row that a whole round may gain, if the standard error is smaller, for θ to be found
-# What is kept for the end, for weights to rounding and for variances: sweeps, conjugate gradients in multiples of those
-# of an evaluation, and never more than a share of the time limit.
-FINISHING_SWEEPS, FINISHING_SOLVES, FINISHING_SHARE = 2.0, 10.0, 0.25
-AIMED_ERROR = 1e-4  # of the mean in the end, in standard deviations of the noise
-
-
-@dataclass(frozen=True, eq=False)
-class _Model:
-    """The best so far: an estimate by conjugate gradients, or else a sparse GP."""
-
-    theta: FloatArray
-    value: float  # the estimate, or the ELBO
-    bounds: LikelihoodBounds
-    points: int
-    jitter: float
-    posterior: SparsePosterior | IterativePosterior
-    estimate: Estimate | None = None
+# What is kept for the end, for weights to rounding and for variances: sweeps and conjugate gradients in multiples of
+# those of an evaluation, and never more than a share of the time limit.
+FINISHING_SWEEPS, FINISHING_SOLVES, FINISHING_SHARE = 1.0, 8.0, 0.25
 
 
 class _OnlyNoiseLeftError(Exception):
@@ -118,7 +103,7 @@ class IterativeTraining:
             numerics=numerics,
         )
         self._random = np.random.default_rng(seed)
-        self._best: _Model | None = None
+        self._best: HeldModel | None = None
         self._objective: IterativeObjective | None = None
         self._cost: EvaluationCost | None = None
         self._flops, self._started, self._evaluations, self._restarts = 0.0, 0.0, 0, 0
@@ -153,7 +138,7 @@ class IterativeTraining:
             if optimiser_end is OptimiserEnd.TIME_LIMIT:
                 end = TrainingEnd.TIME_LIMIT
                 break
-            if self._is_settled:
+            if number and self._is_settled:  # once may be a line search that has failed: the next takes smaller steps
                 end = TrainingEnd.OPTIMUM_FOUND
                 break
             wanted_end = self._record(StageEnd.COMPLETE, optimiser_end)
@@ -198,7 +183,8 @@ class IterativeTraining:
             return self.search.evidence(best.theta, EVIDENCE_SHARE * self.timer.left())
         agreeing = max((subset.agreeing for subset in self.search.rounds), default=0)
         starts = max((len(subset.likelihoods) for subset in self.search.rounds), default=0)
-        gain = self._gain / self.n if self._is_settled else math.nan
+        settled = self._is_settled and len(self.history) > 1
+        gain = self._gain / self.n if settled else math.nan
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
     # ---- rounds ----------------------------------------------------------------------------------------------------
@@ -209,16 +195,13 @@ class IterativeTraining:
         return estimate is not None and self._gain <= max(estimate.standard_error, SETTLED * self.n)
 
     def _first_model(self, theta: FloatArray) -> None:
-        """A sparse GP at the θ of the search, and what sweeps and products cost."""
-        m = min(FIRST_POINTS, self.sizes[-1], self.n)
-        rows = self._random.permutation(self.n)[:m]
-        objective = self._sparse(rows)
-        started = self.timer.seconds()
-        self._offer_sparse(objective, theta, rows)
-        sweep = self.timer.seconds() - started
+        """A sparse GP at the θ of the search, and what products with K cost."""
+        objective = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
+        self._best = HeldModel.sparse(theta, objective.factorise(*self.layout.unpack(theta), residuals=True))
+        self._flops += 2.0 * len(objective.Z) ** 2 * self.n
         kernel, _ = self.layout.unpack(theta)
         product = product_seconds(kernel, self.X, self.memory, self.timer.clock)
-        self._cost = EvaluationCost(max(sweep, 1e-6), m, max(product, 1e-9))
+        self._cost = EvaluationCost(self.n, product / product_operations(self.n))
 
     def _round(self, number: int) -> OptimiserEnd:
         """L-BFGS with points selected for the present θ, and new probes."""
@@ -226,23 +209,9 @@ class IterativeTraining:
         theta, self._gain = self._held().theta, math.nan
         m = self._cost.cheapest(self.sizes)
         self.timer.require(self._cost.predicted(m))
-        kernel, noise_variance = self.layout.unpack(theta)
         self._release()
-        seed = int(self._random.integers(2**31))
-        rows = select(kernel, self.X, m, seed=seed, between_blocks=self.timer.check, numerics=self.numerics).indices
-        self._flops += 1.0 * len(rows) ** 2 * self.n
-        self._objective = objective = IterativeObjective(
-            kernel,
-            noise_variance,
-            self.X,
-            self.y,
-            self.X[torch.from_numpy(rows).to(self.X.device)],
-            seed=seed,
-            memory_limit=self.memory,
-            check=self.timer.check,
-            clock=self.timer.clock,
-            numerics=self.numerics,
-        )
+        rows = self._select(theta, m)
+        self._objective = objective = self._objective_with(theta, self.X[rows])
         best: list[float] = []  # so far, after each evaluation of this round
 
         def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
@@ -280,40 +249,30 @@ class IterativeTraining:
         """The negative estimate, its gradient and its standard error. The model is kept if it is the round's best."""
         estimate, gradients, by_noise = objective.evaluate(*self.layout.unpack(theta))
         self._evaluations += 1
-        m, timing, f = len(objective.sparse.Z), objective.timing, estimate.factorisation
-        self._cost = EvaluationCost(
-            sweep_seconds=max((timing.seconds - timing.solving) / SWEEPS, 1e-6),
-            sweep_m=m,
-            iteration_seconds=max(timing.solving / max(estimate.iterations, 1), 1e-9),
-            iterations=estimate.iterations,
-            iterations_m=m,
-            error_per_row=estimate.standard_error / self.n,
-        )
+        m, timing = len(objective.sparse.Z), objective.timing
+        error = estimate.standard_error / self.n
+        self._cost = EvaluationCost.measured(self.n, m, timing.seconds, estimate.iterations, error)
         logger.info(
             "estimate %.8g ± %.2g, %d iterations with M=%d, %.1f s", estimate.value, estimate.standard_error,
             estimate.iterations, m, timing.seconds,
         )  # fmt: skip
         if is_first or estimate.value > self._held().value:  # estimates with other probes cannot be compared
-            v, r = estimate.solution, estimate.residual_bound
-            posterior = IterativePosterior.of(f, self.X, self.y, v, r, Extrapolation.none(v))
-            self._best = _Model(np.array(theta), estimate.value, estimate.bounds, m, f.jitter, posterior, estimate)
+            self._best = HeldModel.estimated(np.array(theta), estimate, self.X, self.y)
         return -estimate.value, -self.layout.gradient(theta, gradients, by_noise), estimate.standard_error
 
     def _finish(self) -> None:
         """The weights of the best model to rounding, and variances: in what is left of the time limit."""
-        best, check = self._held(), self.timer.check
-        if best.estimate is None or self._objective is None:
+        best = self._held()
+        if best.estimate is None:
             return
-        f = best.estimate.factorisation
+        kernel, noise_variance = self.layout.unpack(best.theta)
         try:
-            solver = ModelSolver(self._objective.sparse, f.kernel, f.noise_variance, self._objective.product, check)
-            weights, bound, quadratic = solver.refine(best.estimate.solution, AIMED_ERROR)
-            posterior = IterativePosterior.of(f, self.X, self.y, weights, bound, Extrapolation.none(weights))
-            best = replace(best, bounds=best.bounds.meet(quadratic=quadratic), posterior=posterior)
-            self._best = best
-            variances = solver.extrapolation(seed=int(self._random.integers(2**31)))
-            posterior = IterativePosterior.of(f, self.X, self.y, weights, bound, variances)
-            self._best = replace(best, posterior=posterior)
+            if self._objective is None:
+                self._objective = self._objective_with(best.theta, best.posterior.inducing_points)
+            product, check = self._objective.product, self.timer.check
+            solver = ModelSolver(self._objective.sparse, kernel, noise_variance, product, check)
+            self._best = best.refined(solver)
+            self._best = self._best.with_variances(solver, seed=int(self._random.integers(2**31)))
         except TimeIsUpError:
             logger.info("time was up before the model was finished")
         except NumericalError as error:
@@ -324,9 +283,42 @@ class IterativeTraining:
     def _finishing_seconds(self) -> float:
         """What `_finish` may take."""
         assert self._cost is not None
-        cost = self._cost
-        seconds = FINISHING_SWEEPS * cost.sweep_seconds + FINISHING_SOLVES * cost.iterations * cost.iteration_seconds
+        cost, m = self._cost, self._cost.iterations_m
+        seconds = FINISHING_SWEEPS * cost.sweeping(m) + FINISHING_SOLVES * cost.solving(m)
         return min(seconds, FINISHING_SHARE * self.timer.time_limit)
+
+    def _keep_time_to_finish(self) -> None:
+        self.timer.require(self._finishing_seconds())
+
+    def _select(self, theta: FloatArray, m: int) -> torch.Tensor:
+        """Rows that are to be inducing points."""
+        kernel, seed = self.layout.unpack(theta)[0], int(self._random.integers(2**31))
+        rows = select(kernel, self.X, m, seed=seed, between_blocks=self.timer.check, numerics=self.numerics).indices
+        self._flops += 1.0 * len(rows) ** 2 * self.n
+        return torch.from_numpy(rows).to(self.X.device)
+
+    def _sparse(self, theta: FloatArray, m: int) -> SparseObjective:
+        """A sparse GP with any m points."""
+        Z = self.X[torch.from_numpy(self._random.permutation(self.n)[:m]).to(self.X.device)]
+        kernel, noise_variance = self.layout.unpack(theta)
+        return SparseObjective(
+            kernel, noise_variance, self.X, self.y, Z, memory_limit=self.memory, numerics=self.numerics
+        )
+
+    def _objective_with(self, theta: FloatArray, Z: torch.Tensor) -> IterativeObjective:
+        kernel, noise_variance = self.layout.unpack(theta)
+        return IterativeObjective(
+            kernel,
+            noise_variance,
+            self.X,
+            self.y,
+            Z,
+            seed=int(self._random.integers(2**31)),
+            memory_limit=self.memory - held_memory(len(Z)),
+            check=self._keep_time_to_finish,
+            clock=self.timer.clock,
+            numerics=self.numerics,
+        )
 
     def _release(self) -> None:
         if self._objective is not None:
@@ -335,24 +327,13 @@ class IterativeTraining:
 
     # ---- the record ------------------------------------------------------------------------------------------------
 
-    def _held(self) -> _Model:
-        """The best model so far; if there is none, any points with the best θ of the search."""
+    def _held(self) -> HeldModel:
+        """The best model so far; if there is none, a few points with the best θ of the search."""
         if self._best is None:
-            rows = self._random.permutation(self.n)[: min(self.sizes[0], self.n)]
-            self._offer_sparse(self._sparse(rows), self.search.candidates[0].theta, rows)
-        assert self._best is not None
+            theta = self.search.candidates[0].theta
+            objective = self._sparse(theta, self.sizes[0])
+            self._best = HeldModel.sparse(theta, objective.factorise(*self.layout.unpack(theta), residuals=True))
         return self._best
-
-    def _sparse(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> SparseObjective:
-        Z = self.X[torch.from_numpy(rows).to(self.X.device)]
-        return SparseObjective(
-            self.layout.kernel, START_NOISE, self.X, self.y, Z, memory_limit=self.memory, numerics=self.numerics
-        )
-
-    def _offer_sparse(self, objective: SparseObjective, theta: FloatArray, rows: Any) -> None:
-        f = objective.factorise(*self.layout.unpack(theta), residuals=True)
-        self._flops += 2.0 * len(rows) ** 2 * self.n
-        self._best = _Model(theta, f.elbo, f.bounds, len(rows), f.jitter, f.posterior())
 
     def _begin(self) -> None:
         self._started, self._evaluations, self._restarts, self._recorded = self.timer.seconds(), 0, 0, False
@@ -360,22 +341,12 @@ class IterativeTraining:
     def _record(self, end: StageEnd, words: str) -> str | None:
         best, now = self._held(), self.timer.seconds()
         repairs = Repairs() if self._objective is None else replace(self._objective.repairs)
-        stage = Stage(
+        stage = best.stage(
             n=self.n,
-            scheduled_m=best.points,
-            m=best.points,
-            objective=best.value,
-            lower_bound=best.bounds.lower,
-            upper_bound=best.bounds.upper,
-            kernel=best.posterior.kernel,
-            noise_variance=best.posterior.noise_variance,
             seconds=now - self._started,
             elapsed=now,
             evaluations=self._evaluations,
-            reselections=0,
             restarts=self._restarts,
-            rescues=0,
-            jitter=best.jitter,
             repairs=repairs,
             end=end,
             stopped=words,

@@ -35,6 +35,15 @@ class Extrapolation:
         return Extrapolation(like.new_zeros(len(SIZES)), 0.0)
 
     @staticmethod
+    def from_tensor(numbers: Tensor) -> Extrapolation:
+        """From what `as_tensor` gives."""
+        return Extrapolation(numbers[:-1], float(numbers[-1]))
+
+    def as_tensor(self) -> Tensor:
+        """All of it [F + 1], as it is saved."""
+        return torch.cat([self.weights, self.weights.new_tensor([self.least])])
+
+    @staticmethod
     def learnt(near: Tensor, sparse: Tensor, exact: Tensor) -> Extrapolation:
         """From variances of the same points: given nearest rows [T, sizes], the sparse GP's and the exact one's [T]."""
         F, shares = features(near, sparse), exact.log() - near[:, -1].log()

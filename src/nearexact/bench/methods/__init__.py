@@ -33,6 +33,7 @@ BUILT_IN: Mapping[str, Callable[..., Method]] = {
     "sgpr-paper": _in("sgpr", "SGPR", procedure="paper"),
     "sgpr-tight": _in("sgpr", "SGPR", bound="tight"),
     "gpr": _in("gpr", "GPR"),
+    "gpr-iterative": _in("gpr_iterative", "IterativeGPR"),
     "itergp": _in("itergp", "IterGP"),
     "svgp": _in("svgp", "SVGP"),
     "fitc": _in("fitc", "FITC"),
