@@ -1,7 +1,7 @@
 """Training an exact GP by conjugate gradients: θ from a search on subsets, then L-BFGS on the estimated likelihood.
 
-A round keeps inducing points and probes fixed, so that the optimiser sees a smooth function. The next one selects
-points for the θ that was reached, as many as make an evaluation cheapest, and draws new probes; when a whole round
+A climb keeps inducing points and probes fixed, so that the optimiser sees a smooth function. The next one selects
+points for the θ that was reached, as many as make an evaluation cheapest, and draws new probes; when a whole climb
 gains no more than the standard error of its own estimate, nothing is left to be found. Whatever happens, the best model
 so far is there: before the first evaluation a sparse GP at the θ of the search.
 """
@@ -44,11 +44,11 @@ SEARCH_SHARE = 0.25  # of the time limit, at most
 SEARCH_ROWS = 4096  # of the largest subset
 EVIDENCE_SHARE = 0.1  # of what is left of the time limit
 FIRST_POINTS = 400  # of the sparse GP that is there before anything else
-MOST_ROUNDS = 20
-FIRST_STEPS = 8  # of L-BFGS in the first round; twice as many in each one after
-LATER_STEP = 0.1  # length of the first step in later rounds, which begin where an optimum was found
-PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a round
-SETTLED = 1e-4  # nats per row that a whole round may gain, if the standard error is smaller, for θ to be found
+MOST_CLIMBS = 20
+FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
+LATER_STEP = 0.1  # length of the first step in later climbs, which begin where an optimum was found
+PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
+SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
 # What is kept for the end, for weights to rounding and for variances: sweeps and conjugate gradients in multiples of
 # those of an evaluation, and never more than a share of the time limit.
 FINISHING_SWEEPS, FINISHING_SOLVES, FINISHING_SHARE = 1.0, 8.0, 0.25
@@ -59,7 +59,7 @@ class _OnlyNoiseLeftError(Exception):
 
 
 class IterativeTraining:
-    """One training run, with the same interface as `Training`; its stages are rounds, their M is the preconditioner's.
+    """One training run, with the same interface as `Training`; its stages are climbs, their M is the preconditioner's.
 
     `max_inducing` bounds the preconditioner. `flops` counts floating point operations by formula.
     """
@@ -107,8 +107,8 @@ class IterativeTraining:
         self._objective: IterativeObjective | None = None
         self._cost: EvaluationCost | None = None
         self._flops, self._started, self._evaluations, self._restarts = 0.0, 0.0, 0, 0
-        self._gain = math.nan  # of the last round in nats, once it has come to its end
-        self._recorded = True  # whether the present round is in the history
+        self._gain = math.nan  # of the last climb in nats, once it has come to its end
+        self._recorded = True  # whether the present climb is in the history
 
     @property
     def flops(self) -> float:
@@ -123,16 +123,16 @@ class IterativeTraining:
         theta = self.search.candidates[0].theta
         self._first_model(theta)
         end: str = TrainingEnd.MAX_ITERATIONS
-        for number in range(MOST_ROUNDS):
+        for number in range(MOST_CLIMBS):
             if number:
                 self._begin()
             try:
-                optimiser_end = self._round(number)
+                optimiser_end = self._climb(number)
             except TimeIsUpError:
                 end = TrainingEnd.TIME_LIMIT
                 break
             except NumericalError as error:
-                logger.warning("a round could not be computed: %s", error)
+                logger.warning("a climb could not be computed: %s", error)
                 end = TrainingEnd.FAILED
                 break
             if optimiser_end is OptimiserEnd.TIME_LIMIT:
@@ -187,7 +187,7 @@ class IterativeTraining:
         gain = self._gain / self.n if settled else math.nan
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
-    # ---- rounds ----------------------------------------------------------------------------------------------------
+    # ---- climbs ----------------------------------------------------------------------------------------------------
 
     @property
     def _is_settled(self) -> bool:
@@ -203,7 +203,7 @@ class IterativeTraining:
         product = product_seconds(kernel, self.X, self.memory, self.timer.clock)
         self._cost = EvaluationCost(self.n, product / product_operations(self.n))
 
-    def _round(self, number: int) -> OptimiserEnd:
+    def _climb(self, number: int) -> OptimiserEnd:
         """L-BFGS with points selected for the present θ, and new probes."""
         assert self._cost is not None
         theta, self._gain = self._held().theta, math.nan
@@ -212,7 +212,7 @@ class IterativeTraining:
         self._release()
         rows = self._select(theta, m)
         self._objective = objective = self._objective_with(theta, self.X[rows])
-        best: list[float] = []  # so far, after each evaluation of this round
+        best: list[float] = []  # so far, after each evaluation of this climb
 
         def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
             value, gradient, error = self._evaluate(objective, theta, is_first=not best)
@@ -246,7 +246,7 @@ class IterativeTraining:
     def _evaluate(
         self, objective: IterativeObjective, theta: FloatArray, is_first: bool
     ) -> tuple[float, FloatArray, float]:
-        """The negative estimate, its gradient and its standard error. The model is kept if it is the round's best."""
+        """The negative estimate, its gradient and its standard error. The model is kept if it is the climb's best."""
         estimate, gradients, by_noise = objective.evaluate(*self.layout.unpack(theta))
         self._evaluations += 1
         m, timing = len(objective.sparse.Z), objective.timing
@@ -353,7 +353,7 @@ class IterativeTraining:
         )
         self.history.append(stage)
         self._recorded = True
-        logger.info("round %d: %.8g after %.1f s, %s", len(self.history), best.value, now, words)
+        logger.info("climb %d: %.8g after %.1f s, %s", len(self.history), best.value, now, words)
         return None if self.on_stage is None else self.on_stage(stage, best.posterior)
 
     def _close(self, reason: str) -> None:
