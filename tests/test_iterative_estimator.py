@@ -96,6 +96,13 @@ def test_auto_is_iterative_where_memory_is_too_small_for_cholesky() -> None:
     assert model.score(X_NEW, Y_NEW) > 0.95
 
 
+def test_auto_is_sparse_where_memory_is_too_small_for_either() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = GPRegressor(time_limit=5, memory_limit="7MB", random_state=0).fit(X, Y)
+    assert model.method_ == "sparse"
+
+
 def test_a_time_limit_that_is_far_too_short_warns_and_leaves_a_model() -> None:
     with pytest.warns(ConvergenceWarning, match="time_limit"):
         model = GPRegressor(method="iterative", time_limit=0.01, random_state=0).fit(X, Y)

@@ -168,7 +168,7 @@ def test_the_cheapest_number_of_points_balances_sweeps_and_iterations() -> None:
     hard, easy = EvaluationCost(100_000, 1e-10, 60, 1000), EvaluationCost(2000, 1e-10, 3, 1000)
     assert hard.cheapest(sizes) == 4000
     assert easy.cheapest(sizes) == 100
-    noisy = EvaluationCost(2000, 1e-10, 60, 1000, error_per_row=0.004)
+    noisy = EvaluationCost(2000, 1e-10, 60, 1000, error_per_row=0.008)
     assert noisy.cheapest(sizes) == 4000  # twice as many points for a quarter of the error
 
 
@@ -186,7 +186,14 @@ def test_points_are_so_many_that_memory_holds_them_and_the_kernel_matrix_if_it_c
     assert max(generous) == int(0.8 * n)
     assert max(modest) < max(generous)
     assert stored_bytes(n, Storage.FLOAT32) + 8 * n * max(modest) <= 100_000_000
-    assert possible_sizes(kernel, n, 5, 2_000_000)
+    assert possible_sizes(kernel, n, 5, 2_000_000) == []
+
+
+def test_memory_that_is_too_small_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="300 rows need more memory than the limit of 1 MB"):
+        IterativeTraining(SquaredExponential(), *rough(), memory_limit=1_000_000)
+    training = IterativeTraining(SquaredExponential(), *rough())
+    assert not iterative_fits(training.layout.kernel, training.X, math.inf, 1_000_000)
 
 
 def test_it_fits_or_does_not_by_the_time_limit() -> None:

@@ -86,6 +86,11 @@ class IterativeTraining:
         self.n, self.memory = len(self.y), memory_budget(memory_limit, self.X.device)
         n_features = self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
         self.sizes = possible_sizes(self.layout.kernel, self.n, n_features, self.memory)
+        if not self.sizes:
+            raise ValueError(
+                f"conjugate gradients with {self.n} rows need more memory than the limit of {self.memory / 1e6:.3g} MB:"
+                " allow more, or use a sparse GP"
+            )
         if max_inducing is not None:
             self.sizes = [m for m in self.sizes if m <= max_inducing] or [min(max_inducing, self.n)]
         self.timer, self.on_step, self.on_stage = Timer(time_limit, clock), on_step, on_stage
