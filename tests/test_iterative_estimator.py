@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from nearexact import GPRegressor, load
 from nearexact.certificate import Certificate, Estimate, judge_estimate
 from nearexact.evidence import Evidence
+from nearexact.gp import ExactObjective
 from tests.problems import regression
 
 X, Y = regression(400)
@@ -136,3 +137,40 @@ def test_a_certificate_without_an_estimate_is_as_before() -> None:
     certificate = Certificate(lower=-2.0, upper=-1.0, elbo=-2.0, n=10, verdict="not reached")
     assert certificate.known_estimate is None
     assert certificate.estimated == ""
+
+
+@pytest.mark.parametrize("rows", [2, 3, 40])
+def test_a_few_rows_are_enough(rows: int) -> None:
+    model = GPRegressor(method="iterative", time_limit=10, random_state=0).fit(X[:rows], Y[:rows])
+    assert model.method_ == "iterative"
+    mean, std = model.predict(X_NEW, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0.0).all()
+
+
+def test_constant_targets_and_repeated_rows_are_no_trouble() -> None:
+    rows = np.repeat(X[:30], 3, axis=0)
+    for targets in (np.full(90, 7.0), np.repeat(Y[:30], 3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = GPRegressor(method="iterative", time_limit=10, random_state=0).fit(rows, targets)
+        assert np.allclose(model.predict(rows), targets, atol=0.2 * max(np.std(targets), 0.1))
+
+
+@pytest.mark.parametrize("at", [1, 40])  # in the first evaluation of the search, and later
+def test_ctrl_c_leaves_a_fitted_estimator(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    original = ExactObjective.factorise
+
+    def interrupted(self: ExactObjective, *arguments: object) -> object:
+        calls.append(1)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ExactObjective, "factorise", interrupted)
+    model = GPRegressor(method="iterative", random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y)
+    assert model.history_[-1].ended == "interrupted"
+    assert np.isfinite(model.predict(X_NEW)).all()

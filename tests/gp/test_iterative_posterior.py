@@ -114,3 +114,10 @@ def test_a_refined_solution_brackets_the_quadratic_form() -> None:
     finer, smaller, _ = solver.refine(weights, 1e-4)
     assert smaller < bound
     assert torch.allclose(K @ finer, y, atol=1e-4)
+
+
+def test_with_few_rows_a_row_is_not_its_own_neighbour() -> None:
+    """All other rows are neighbours then, and nothing is left to extrapolate."""
+    posterior, exact = both(ROUGH, n=100, m=20)
+    assert torch.allclose(posterior.extrapolation, torch.zeros(len(SIZES) + 1, dtype=torch.float64), atol=1e-2)
+    assert torch.allclose(posterior.predict(NEW)[1], exact.predict(NEW)[1], rtol=0.01)

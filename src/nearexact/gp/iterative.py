@@ -36,7 +36,7 @@ from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import congruence
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.quadratic import Preconditioner
-from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.solver import MOST_ITERATIONS, Solver
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stored_kernel import Storage, StoredKernel
@@ -185,6 +185,8 @@ class IterativeObjective:
         s = noise_variance
         self.check()
         f = self.sparse.factorise(kernel, s, residuals=True)
+        if not math.isfinite(f.elbo):
+            raise NumericalError("tr(K − Q) is negative by more than rounding: look for a kernel that is not one")
         probes = math.sqrt(s) * self._of_X
         for rows, V in self.sparse.rows_of_V(f):
             probes[rows].addmm_(V, self._of_Z)  # Vᵀε + √s ε′

@@ -52,9 +52,9 @@ class EvaluationCost:
         return replace(once, seconds_per_operation=max(seconds / once.predicted(m), MOST_SPEED))
 
     def predicted_iterations(self, m: int) -> float:
-        """With m points."""
+        """With m points; not more than there are rows, in exact arithmetic."""
         fewer: float = (self.iterations_m / m) ** ITERATIONS_POWER
-        return max(self.iterations * fewer, 1.0)
+        return min(max(self.iterations * fewer, 1.0), self.n)
 
     def sweeping(self, m: int) -> float:
         """Seconds of the sweeps of an evaluation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from nearexact.gp.iterative import Estimate
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
 from nearexact.gp.neighbours import Extrapolation
 from nearexact.gp.posterior import SparsePosterior
-from nearexact.gp.safety import Repairs
+from nearexact.gp.safety import NumericalError, Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.typing import FloatArray
 
@@ -34,6 +35,8 @@ class HeldModel:
     @staticmethod
     def sparse(theta: FloatArray, f: Factorisation) -> HeldModel:
         """A sparse GP."""
+        if not math.isfinite(f.elbo):
+            raise NumericalError("tr(K − Q) is negative by more than rounding")
         return HeldModel(theta, f.elbo, f.bounds, len(f.Z), f.jitter, f.posterior())
 
     @staticmethod

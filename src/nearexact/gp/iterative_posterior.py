@@ -193,7 +193,7 @@ class ModelSolver(Solver):
         generator = torch.Generator().manual_seed(seed)
         chosen = torch.randperm(n, generator=generator)[:CALIBRATION_ROWS].to(objective.X.device)
         units = objective.X.new_zeros(n, len(chosen))
-        units[chosen, torch.arange(len(chosen))] = 1.0
+        units[chosen, torch.arange(len(chosen), device=units.device)] = 1.0
         solution = self(units, VARIANCE_TOLERANCE)
         W, R = solution.columns, solution.residuals
         inverse = (W[chosen].diagonal() + (W * R).sum(0)).clamp_(min=0.0)  # (K̂⁻¹)_ii
@@ -201,8 +201,7 @@ class ModelSolver(Solver):
         features_X = f.kernel.features(objective.X, objective.X.mean(0))
         diagonal = f.kernel.diagonal(features_X)
         K = f.kernel.cross(features_X[chosen], features_X)
-        K[torch.arange(len(chosen)), chosen] = 0.0  # not the row itself
-        nearest = nearest_rows(K, diagonal, s)
+        nearest = nearest_rows(K, diagonal, s, without=chosen)
         near = nearest_variances(f.kernel, s, features_X, features_X[chosen], nearest)
         V = torch.linalg.solve_triangular(
             f.L, f.cross.values(f.kernel.features(objective.X[chosen], objective.Z.mean(0))).T, upper=False

@@ -201,9 +201,7 @@ class IterativeTraining:
 
     def _first_model(self, theta: FloatArray) -> None:
         """A sparse GP at the θ of the search, and what products with K cost."""
-        objective = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
-        self._best = HeldModel.sparse(theta, objective.factorise(*self.layout.unpack(theta), residuals=True))
-        self._flops += 2.0 * len(objective.Z) ** 2 * self.n
+        self._best = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
         kernel, _ = self.layout.unpack(theta)
         product = product_seconds(kernel, self.X, self.memory, self.timer.clock)
         self._cost = EvaluationCost(self.n, product / product_operations(self.n))
@@ -302,13 +300,20 @@ class IterativeTraining:
         self._flops += 1.0 * len(rows) ** 2 * self.n
         return torch.from_numpy(rows).to(self.X.device)
 
-    def _sparse(self, theta: FloatArray, m: int) -> SparseObjective:
-        """A sparse GP with any m points."""
+    def _sparse(self, theta: FloatArray, m: int) -> HeldModel:
+        """A sparse GP with any m points; at the usual θ, if this one cannot be computed."""
         Z = self.X[torch.from_numpy(self._random.permutation(self.n)[:m]).to(self.X.device)]
         kernel, noise_variance = self.layout.unpack(theta)
-        return SparseObjective(
+        objective = SparseObjective(
             kernel, noise_variance, self.X, self.y, Z, memory_limit=self.memory, numerics=self.numerics
         )
+        self._flops += 2.0 * len(Z) ** 2 * self.n
+        try:
+            return HeldModel.sparse(theta, objective.factorise(kernel, noise_variance, residuals=True))
+        except NumericalError as error:
+            logger.warning("the θ of the search could not be computed: %s", error)
+        usual = self.search.theta0
+        return HeldModel.sparse(usual, objective.factorise(*self.layout.unpack(usual), residuals=True))
 
     def _objective_with(self, theta: FloatArray, Z: torch.Tensor) -> IterativeObjective:
         kernel, noise_variance = self.layout.unpack(theta)
@@ -335,9 +340,7 @@ class IterativeTraining:
     def _held(self) -> HeldModel:
         """The best model so far; if there is none, a few points with the best θ of the search."""
         if self._best is None:
-            theta = self.search.candidates[0].theta
-            objective = self._sparse(theta, self.sizes[0])
-            self._best = HeldModel.sparse(theta, objective.factorise(*self.layout.unpack(theta), residuals=True))
+            self._best = self._sparse(self.search.candidates[0].theta, self.sizes[0])
         return self._best
 
     def _begin(self) -> None:

@@ -93,7 +93,13 @@ def nearest_variances(
     return torch.maximum(torch.cat(variances), LEAST_VARIANCE * k[:, None])
 
 
-def nearest_rows(K: Tensor, diagonal: Tensor, noise_variance: float) -> Tensor:
-    """The rows that say most, alone, about each new input: [T, S], from K [T, N] and k(x, x) of the rows [N]."""
-    told = K.square().div_(diagonal + noise_variance)  # by how much each reduces the variance
-    return told.topk(min(SIZES[-1], K.shape[1]), dim=1).indices
+def nearest_rows(K: Tensor, diagonal: Tensor, noise_variance: float, without: Tensor | None = None) -> Tensor:
+    """The rows that say most, alone, about each new input: [T, S], from K [T, N] and k(x, x) of the rows [N].
+
+    Where the new inputs are rows themselves, `without` [T] says which, and these are left out.
+    """
+    told, rows = K.square().div_(diagonal + noise_variance), K.shape[1]  # by how much each reduces the variance
+    if without is not None:
+        told[torch.arange(len(K), device=K.device), without] = -1.0
+        rows -= 1
+    return told.topk(min(SIZES[-1], rows), dim=1).indices
