@@ -31,6 +31,7 @@ MOST_SPEED = 1e-14  # seconds for an operation, at least
 USUAL_ITERATIONS, USUAL_M = 60.0, 1000  # taken until iterations have been counted
 ITERATIONS_POWER = 1.3  # iterations fall about with this power of M (kin40k: 1.2 to 1.4)
 MOST_ERROR = 2e-3  # nats per row: four of them are less than the gap that certifies
+LEAST_SHARE = 0.6  # of the points so far: with far fewer, iterations may be many more than the power says
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -44,11 +45,12 @@ class EvaluationCost:
     iterations: float = USUAL_ITERATIONS
     iterations_m: int = USUAL_M  # points with which there were so many iterations
     error_per_row: float = 0.0  # standard error of the estimate with as many points, in nats per row
+    is_measured: bool = False  # or else only guessed
 
     @staticmethod
     def measured(n: int, m: int, seconds: float, iterations: int, error_per_row: float) -> EvaluationCost:
         """After an evaluation."""
-        once = EvaluationCost(n, 1.0, iterations, m, error_per_row)
+        once = EvaluationCost(n, 1.0, iterations, m, error_per_row, is_measured=True)
         return replace(once, seconds_per_operation=max(seconds / once.predicted(m), MOST_SPEED))
 
     def predicted_iterations(self, m: int) -> float:
@@ -70,7 +72,8 @@ class EvaluationCost:
 
     def cheapest(self, sizes: list[int]) -> int:
         """The number of points with which an evaluation takes the least time, and is not too noisy."""
-        least = self.iterations_m * math.sqrt(self.error_per_row / MOST_ERROR)  # errors fall about with 1/M²
+        factor = math.sqrt(self.error_per_row / MOST_ERROR)  # errors fall about with 1/M²
+        least = self.iterations_m * max(factor, LEAST_SHARE) if self.is_measured else 0.0
         return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
 
 

@@ -112,6 +112,7 @@ class IterativeTraining:
         self._objective: IterativeObjective | None = None
         self._cost: EvaluationCost | None = None
         self._flops, self._started, self._evaluations, self._restarts = 0.0, 0.0, 0, 0
+        self._tried = 0  # points of the present climb
         self._gain = math.nan  # of the last climb in nats, once it has come to its end
         self._recorded = True  # whether the present climb is in the history
 
@@ -138,6 +139,9 @@ class IterativeTraining:
                 break
             except NumericalError as error:
                 logger.warning("a climb could not be computed: %s", error)
+                self.sizes = [m for m in self.sizes if m > self._tried]  # with more points it is easier
+                if self.sizes:
+                    continue
                 end = TrainingEnd.FAILED
                 break
             if optimiser_end is OptimiserEnd.TIME_LIMIT:
@@ -210,7 +214,7 @@ class IterativeTraining:
         """L-BFGS with points selected for the present θ, and new probes."""
         assert self._cost is not None
         theta, self._gain = self._held().theta, math.nan
-        m = self._cost.cheapest(self.sizes)
+        m = self._tried = self._cost.cheapest(self.sizes)
         self.timer.require(self._cost.predicted(m))
         self._release()
         rows = self._select(theta, m)
