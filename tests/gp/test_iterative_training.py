@@ -203,3 +203,11 @@ def test_it_fits_or_does_not_by_the_time_limit() -> None:
     assert iterative_fits(training.layout.kernel, training.X, 1e6, None)
     assert iterative_fits(training.layout.kernel, training.X, math.inf, None)
     assert not iterative_fits(training.layout.kernel, training.X, 1e-6, None)
+
+
+def test_the_same_seed_gives_the_same_model(trained: IterativeTraining) -> None:
+    """As long as no time limit interferes: nothing is decided by the clock."""
+    again = IterativeTraining(SquaredExponential(), *rough(), seed=0)
+    again.run()
+    assert again.bounds() == trained.bounds()
+    assert again.posterior().kernel == trained.posterior().kernel
