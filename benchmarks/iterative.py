@@ -2,9 +2,11 @@
 
     NEAREXACT_DATA=<folder> python benchmarks/iterative.py evaluation [--rows 5000 10000 20000 40000]
     NEAREXACT_DATA=<folder> python benchmarks/iterative.py training [--dataset kin40k] [--seconds 600]
+    NEAREXACT_DATA=<folder> python benchmarks/iterative.py variances [--dataset kin40k] [--rows 5000]
 
 `evaluation`: seconds of one value and gradient at fixed hyperparameters of generated data, and what they went into.
 `training`: RMSE and NLPD on the test rows, the estimate with its standard error, and the proved bounds.
+`variances`: how far they are from those of the exact GP by Cholesky, with little noise and with more.
 """
 
 from __future__ import annotations
@@ -21,8 +23,12 @@ import torch
 
 from nearexact import GPRegressor
 from nearexact.bench.datasets import load_split
-from nearexact.gp import greedy_variance
+from nearexact.gp import gpr_objective, greedy_variance
 from nearexact.gp.iterative import IterativeObjective
+from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
+from nearexact.gp.neighbours import Extrapolation
+from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.stored_kernel import StoredKernel
 from nearexact.kernels import SquaredExponential
 
 RESULTS = Path(__file__).parent / "results"
@@ -88,9 +94,46 @@ def training(dataset: str, seconds: float) -> dict[str, float | str]:
     }
 
 
+def variances(dataset: str, rows: int, points: int) -> list[dict[str, float | str]]:
+    data = load_split(dataset, 0)
+    X, y, X_new = (torch.tensor(part) for part in (data.X_train[:rows], data.y_train[:rows], data.X_test[:500]))
+    results: list[dict[str, float | str]] = []
+    for lengthscale, s in ((1.8, 0.002), (2.5, 0.01), (2.5, 0.1)):
+        kernel = SquaredExponential(np.full(X.shape[1], lengthscale), 1.5)
+        Z = X[torch.from_numpy(greedy_variance(kernel, X, min(points, rows // 2), seed=0))]
+        solver = ModelSolver(SparseObjective(kernel, s, X, y, Z), kernel, s, StoredKernel(X, 10**9))
+        weights, bound, _ = solver.refine(torch.zeros_like(y), 1e-4)
+        none = Extrapolation.none(weights)
+        near = IterativePosterior.of(solver.factorisation, X, y, weights, bound, none)
+        exact = gpr_objective(kernel, s, X, y).factorise(kernel, s)
+        expected = exact.predict(X_new)[1]
+        found = {
+            "extrapolated": near.with_extrapolation(solver.extrapolation(seed=0)).predict(X_new)[1],
+            "nearest rows": near.predict(X_new)[1],
+            "sparse": near.sparse.predict(X_new)[1],
+        }
+        for name, variance in found.items():
+            latent, observed = variance / expected - 1.0, (variance + s) / (expected + s) - 1.0
+            results.append(
+                {
+                    "dataset": dataset,
+                    "rows": rows,
+                    "lengthscale": lengthscale,
+                    "noise_variance": s,
+                    "variance": name,
+                    "latent_median": float(latent.abs().median()),
+                    "latent_95": float(latent.abs().quantile(0.95)),
+                    "observed_median": float(observed.abs().median()),
+                    "observed_95": float(observed.abs().quantile(0.95)),
+                }
+            )
+            print(json.dumps(results[-1]))
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("evaluation", "training"))
+    parser.add_argument("what", choices=("evaluation", "training", "variances"))
     parser.add_argument("--rows", type=int, nargs="+", default=[5000, 10_000, 20_000, 40_000])
     parser.add_argument("--points", type=int, default=POINTS)
     parser.add_argument("--dataset", default="kin40k")
@@ -101,6 +144,8 @@ def main() -> None:
         for rows in arguments.rows:
             results.append(evaluation(rows, arguments.points))
             print(json.dumps(results[-1]))
+    elif arguments.what == "variances":
+        results += variances(arguments.dataset, arguments.rows[0], arguments.points)
     else:
         results.append(training(arguments.dataset, arguments.seconds))
         print(json.dumps(results[-1], indent=2))

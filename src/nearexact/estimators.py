@@ -106,7 +106,9 @@ class GPRegressor(Regressor):
     The other parameters, attributes and methods are those of SGPRegressor. Of an exact GP by Cholesky both bounds are
     the log marginal likelihood, and `inducing_points_` are all rows. By conjugate gradients the log marginal likelihood
     is estimated: `elbo_` is the estimate, `certificate_` has its standard error next to proved bounds, and
-    `inducing_points_` are those of the preconditioner. `method_` is what was done.
+    `inducing_points_` are those of the preconditioner. The mean is then the exact GP's, and so are joint covariances
+    (`return_cov`, `sample_y`); standard deviations are extrapolated from nearest rows, and where inputs are many and the
+    noise is little they may be off by several per cent. `method_` is what was done.
     """
 
     def __init__(
