@@ -107,8 +107,8 @@ class GPRegressor(Regressor):
     the log marginal likelihood, and `inducing_points_` are all rows. By conjugate gradients the log marginal likelihood
     is estimated: `elbo_` is the estimate, `certificate_` has its standard error next to proved bounds, and
     `inducing_points_` are those of the preconditioner. The mean is then the exact GP's, and so are joint covariances
-    (`return_cov`, `sample_y`); standard deviations are extrapolated from nearest rows, and where inputs are many and the
-    noise is little they may be off by several per cent. `method_` is what was done.
+    (`return_cov`, `sample_y`); standard deviations are extrapolated from nearest rows, and may be off by several per
+    cent where inputs are many and the noise is little. `method_` is what was done.
     """
 
     def __init__(
