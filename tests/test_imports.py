@@ -24,11 +24,14 @@ WITHOUT_TORCH = (
     "nearexact.pages",
     "nearexact.bench",
     "nearexact.bench.metrics",
+    "nearexact.bench.methods.mean",
+    "nearexact.bench.running.runner",  # a run of a method that does not use it
+    "nearexact.bench.running.sweep",
     *(
         f"nearexact.bench.analysis.{name}"
         for name in (
-            "areas", "checkpoints", "curves", "estimates", "families", "losses", "pareto", "points", "published",
-            "results", "targets", "verdicts",
+            "areas", "checkpoints", "curves", "estimates", "families", "hyperparameters", "judging", "losses", "pareto",
+            "points", "published", "results", "targets", "verdicts",
         )
     ),
     *(

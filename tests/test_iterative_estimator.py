@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from nearexact import GPRegressor, load
 from nearexact.certificate import Certificate, Estimate, judge_estimate
 from nearexact.evidence import Evidence
-from nearexact.gp import ExactObjective
+from nearexact.gp import ExactObjective, gpr_objective
 from tests.problems import regression
 
 X, Y = regression(400)
@@ -174,3 +174,18 @@ def test_ctrl_c_leaves_a_fitted_estimator(at: int, monkeypatch: pytest.MonkeyPat
         model.fit(X, Y)
     assert model.history_[-1].ended == "interrupted"
     assert np.isfinite(model.predict(X_NEW)).all()
+
+
+def test_certified_predictions_hold_the_exact_gp(iterative: GPRegressor) -> None:
+    posterior = iterative._posterior
+    exact = gpr_objective(posterior.kernel, posterior.noise_variance, posterior.X, posterior.y)  # type: ignore[union-attr]
+    mean, variance = exact.factorise(posterior.kernel, posterior.noise_variance).predict(
+        iterative._scaling_X.apply(X_NEW[:20])
+    )
+    certified = iterative.certify_predictions(X_NEW[:20])
+    scale = float(iterative._scaling_y.scale)
+    room = 1e-9 * scale
+    assert (np.abs(certified.mean - iterative._scaling_y.undo(mean.numpy())) <= certified.mean_error + room).all()
+    std = np.sqrt(variance.numpy()) * scale
+    assert (certified.std_lower <= std + room).all()
+    assert (std <= certified.std_upper + room).all()

@@ -10,6 +10,7 @@ import torch
 
 from nearexact.gp import DEFAULT_NUMERICS
 from nearexact.noise_only import (
+    CHANCE_GAIN,
     LEAST_VARIANCE,
     NOISE_MARGIN,
     explains_nothing,
@@ -45,3 +46,9 @@ def test_a_model_must_beat_noise_by_a_margin() -> None:
     assert explains_nothing(-100.0, -100.0, 10)
     assert explains_nothing(math.nan, -100.0, 10)
     assert not explains_nothing(-100.0 + 1.01 * NOISE_MARGIN * 10, -100.0, 10)
+
+
+def test_what_hyperparameters_gain_by_chance_does_not_count() -> None:
+    assert explains_nothing(-100.0 + 5.0 + 0.99 * CHANCE_GAIN, -100.0, 10, parameters=5)
+    assert not explains_nothing(-100.0 + 5.0 + 1.01 * CHANCE_GAIN, -100.0, 10, parameters=5)
+    assert explains_nothing(-100.0 + 10.0, -100.0, 10_000, parameters=5)

@@ -81,10 +81,18 @@ def test_four_of_thirty_two_inputs_are_found_among_five_thousand_rows(estimator:
     assert lengthscales[:4].max() < np.sort(lengthscales[4:])[0]
 
 
+@pytest.mark.parametrize(("rows", "inputs"), [(30, 2), (100, 10), (300, 5)])
+def test_what_few_rows_of_noise_gain_by_chance_is_still_noise(rows: int, inputs: int) -> None:
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        model = GPRegressor(random_state=seed).fit(random.normal(size=(rows, inputs)), random.normal(size=rows))
+        assert model.certificate_.verdict == "no better than noise"
+
+
 @pytest.mark.parametrize("estimator", [GPRegressor, SGPRegressor])
 def test_pure_noise_ends_as_noise_before_m_has_grown(estimator: type[SGPRegressor]) -> None:
     random = np.random.default_rng(5)
-    X, y = random.normal(size=(1000, 4)), random.normal(size=1000)
+    X, y = random.normal(size=(600, 4)), random.normal(size=600)
     model = estimator(random_state=0, time_limit=60).fit(X, y)
     assert model.certificate_.verdict == "no better than noise"
     if estimator is SGPRegressor:

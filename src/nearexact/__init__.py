@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nearexact import gp, kernels
     from nearexact.certificate import Certificate
+    from nearexact.certifying_predictions import CertifiedPredictions
     from nearexact.estimators import GPRegressor, SGPRegressor
     from nearexact.persistence import load
 
-__all__ = ["Certificate", "GPRegressor", "SGPRegressor", "gp", "kernels", "load"]
+__all__ = ["Certificate", "CertifiedPredictions", "GPRegressor", "SGPRegressor", "gp", "kernels", "load"]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the user wants to see it
 
 # Imported when they are first used: torch takes seconds to import, and a report of a benchmark does not need it.
 _HOMES = {
     "Certificate": "nearexact.certificate",
+    "CertifiedPredictions": "nearexact.certifying_predictions",
     "GPRegressor": "nearexact.estimators",
     "SGPRegressor": "nearexact.estimators",
     "load": "nearexact.persistence",

@@ -195,16 +195,23 @@ class Certificate:
 
 
 def judge(
-    lower: float, upper: float, elbos: Sequence[float], noise_only: float, n: int, *, elbo: float | None = None
+    lower: float,
+    upper: float,
+    elbos: Sequence[float],
+    noise_only: float,
+    n: int,
+    *,
+    elbo: float | None = None,
+    parameters: int | None = None,
 ) -> Verdict:
     """The verdict on a model with these bounds at its own θ; `confirm` asks whether this is the θ to be at.
 
     `elbos` are those of growing M, which must have led to this model; `noise_only` is the log likelihood of the
-    constant predictor. `elbo` is the model's own, if `lower` is another bound. Noise comes first: a model that explains
-    nothing is near to the exact one that explains nothing.
+    constant predictor. `elbo` is the model's own, if `lower` is another bound; `parameters` is how many its kernel has.
+    Noise comes first: a model that explains nothing is near to the exact one that explains nothing.
     """
     elbo = lower if elbo is None else elbo
-    if explains_nothing(elbo, noise_only, n):
+    if explains_nothing(elbo, noise_only, n, parameters):
         return "no better than noise"
     if -CERTIFIED_GAP * n < upper - lower < CERTIFIED_GAP * n:  # bounds far out of order are a numerical failure
         return "certified"

@@ -21,5 +21,5 @@ class Evidence:
         share = "all rows" if self.rows >= n else f"{self.rows} of {n} rows"
         searched = f"{self.agreeing} of {self.starts} starts agree on the exact likelihood of {share}"
         if math.isnan(self.gain_per_row):
-            return f"{searched}, which was still rising"
+            return f"{searched}, but there was no time to follow all of them to their end"
         return f"{searched}, at most {self.gain_per_row:.2g} nats per row higher elsewhere"

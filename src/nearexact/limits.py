@@ -8,8 +8,10 @@ import re
 import sys
 from numbers import Real
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:  # it takes seconds to import, which a run without it need not wait for
+    import torch
 
 MODEST_MACHINE = 4 * 10**9  # bytes, taken where the system does not say how much memory there is
 
@@ -57,13 +59,15 @@ def memory_budget(limit: int | float | str | None, device: torch.device) -> int:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that memory could not be allocated; on a CPU torch has no class of its own for that."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+    torch = sys.modules.get("torch")  # where nobody has imported it, nobody raises its exceptions
+    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "can't allocate memory" in str(error)
 
 
 def free_memory(device: torch.device) -> int:
     """Bytes that can be allocated now without swapping."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        return int(sys.modules["torch"].cuda.mem_get_info(device)[0])  # whose device this is
     try:
         meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
         kilobytes = next(line.split()[1] for line in meminfo.splitlines() if line.startswith("MemAvailable:"))

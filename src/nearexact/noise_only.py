@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-NOISE_MARGIN = 0.005  # nats per point by which a model must beat the constant predictor to count as one
+# By how much a model must beat the constant predictor to count as one: so many nats per point, and more than what the
+# hyperparameters can gain by chance. On noise, fitted ones gain about a nat each (Akaike), now and then some more.
+NOISE_MARGIN = 0.005
+CHANCE_GAIN = 4.0  # nats, odds of 50 to 1
 LEAST_VARIANCE = 1e-5  # of noise on standardised targets; `Numerics.floor` of `nearexact.gp` is the same
 
 
@@ -32,6 +35,10 @@ def standardised_likelihood(n: int | None) -> float:
     return math.nan if n is None else gaussian_log_likelihood(1.0, n)
 
 
-def explains_nothing(elbo: float, noise_only: float, n: int) -> bool:
-    """Whether a bound on the log marginal likelihood is no better than what noise alone reaches."""
-    return not elbo >= noise_only + NOISE_MARGIN * n
+def explains_nothing(elbo: float, noise_only: float, n: int, parameters: int | None = None) -> bool:
+    """Whether a bound on the log marginal likelihood of n targets is no better than what noise alone reaches.
+
+    `parameters` is how many the kernel has, where they were fitted to these targets and their number is known.
+    """
+    by_chance = 0.0 if parameters is None else parameters + CHANCE_GAIN
+    return not elbo >= noise_only + max(NOISE_MARGIN * n, by_chance)

@@ -46,14 +46,20 @@ class Silent:
 
 
 class Stubborn:
-    """Ignores that its budget is spent, whatever is raised."""
+    """Ignores that its budget is spent, whatever is raised, and counts how often."""
 
     name = "stubborn"
 
+    def __init__(self, calls: str) -> None:
+        self.calls = calls  # a file that grows by a byte each time
+
     def run(self, task: Any, report: Any) -> None:
         while True:
-            with contextlib.suppress(BaseException):
+            try:
                 report(constant(), milestone=True)
+            except BaseException:
+                with open(self.calls, "a") as file:
+                    file.write("x")
             time.sleep(0.02)
 
 
@@ -117,8 +123,11 @@ class Slow:
 
     name = "slow"
 
+    def __init__(self, seconds: float = 4.0) -> None:
+        self.seconds = seconds
+
     def run(self, task: Any, report: Any) -> None:
-        time.sleep(4.0)
+        time.sleep(self.seconds)
         report(constant(), milestone=True)
 
 

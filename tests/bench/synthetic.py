@@ -56,8 +56,21 @@ def write_run(
     folder.update(status=status, reason=reason, versions={"python": "3"}, hardware={"processor": "abacus"}, **data)
 
 
-def sgpr_trace(seed: int = 0, *, final: float = 300.0, stages: int = 6, steps: int = 4) -> list[dict[str, Any]]:
-    """A run of growing M whose bounds close in on `final`: certified at the sixth M, not before."""
+def evidence(*, agreeing: int = 5, gain: float = 0.001, rows: int = N // 2, likelihood: float = 0.0) -> dict[str, Any]:
+    """What a point of a trace says of a search with nine starts; as it is, it speaks for the point's θ."""
+    return {
+        "evidence_rows": rows, "evidence_starts": 9, "evidence_agreeing": agreeing, "evidence_gain_per_row": gain,
+        "evidence_likelihood": likelihood,
+    }  # fmt: skip
+
+
+def sgpr_trace(
+    seed: int = 0, *, final: float = 300.0, stages: int = 6, steps: int = 4, search: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """A run of growing M whose bounds close in on `final`: certified at the sixth M, not before.
+
+    `search` is what its milestones say about θ; an empty one is a trace from before that was recorded.
+    """
     rng = np.random.default_rng(seed)
     trace: list[dict[str, Any]] = []
     elapsed = 0.0
@@ -71,7 +84,7 @@ def sgpr_trace(seed: int = 0, *, final: float = 300.0, stages: int = 6, steps: i
             if end:
                 trace[-1] |= {
                     "upper_bound": final + 2000.0 * 0.3**k,
-                    "info": {"scheduled_m": m, "stopped": "converged"},
+                    "info": {"scheduled_m": m, "stopped": "converged", **(evidence() if search is None else search)},
                 }
     return trace
 
@@ -79,14 +92,17 @@ def sgpr_trace(seed: int = 0, *, final: float = 300.0, stages: int = 6, steps: i
 def curve_trace(
     seed: int, *, final: float, seconds: float = 30.0, points: int = 20, exact: bool = False
 ) -> list[dict[str, Any]]:
-    """A run that rises to `final`; an exact one knows its upper bound."""
+    """A run that rises to `final`; an exact one knows its upper bound, and at its end what speaks for its θ."""
     rng = np.random.default_rng(seed)
     times = np.geomspace(1.0, seconds, points)
     elbos = final - (final - NOISE) * np.exp(-6.0 * np.arange(1, points + 1) / points)
-    return [
+    trace = [
         _point(float(t), float(e), rng) | {"flops": 1e9 * float(t)} | ({"upper_bound": float(e)} if exact else {})
         for t, e in zip(times, elbos, strict=True)
     ]
+    if exact:
+        trace[-1] |= {"milestone": True, "info": evidence(rows=N, gain=0.0, likelihood=float(elbos[-1]))}
+    return trace
 
 
 def constant_trace(elbo: float, rmse: float, nlpd: float) -> list[dict[str, Any]]:

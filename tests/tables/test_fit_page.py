@@ -11,6 +11,7 @@ import pytest
 
 from nearexact.tables import Fitted, fit
 from nearexact.tables.partial_dependence import partial_dependence
+from nearexact.tables.prediction_distance import prediction_distance
 
 HOSTILE = '<img src=x onerror="window.hacked=1">&</script><script>window.hacked=1</script>'
 LONG = "a_name_without_any_place_to_break_it_" * 4
@@ -64,7 +65,7 @@ def test_the_page_in_a_browser(width: int, scheme: str, page_file: Path, fitted:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     wider = "[...document.querySelectorAll('.chart')].filter(c => c.scrollWidth > c.clientWidth + 1).length"
     assert page.evaluate(wider) == 0
-    assert HOSTILE in page.inner_text("table >> nth=1")
+    assert HOSTILE in page.inner_text("table >> nth=2")
     assert "<i>target</i>" in page.inner_text("h1")
     titles = " ".join(page.locator(".chart .ytitle, .chart .xtitle").all_text_contents())
     assert "actual <i>target</i>" in titles  # as text, in Plotly's labels too
@@ -76,6 +77,20 @@ def test_the_page_is_one_file(page_file: Path) -> None:
     assert "<script>window.hacked" not in text
     assert "default-src &#39;none&#39;" in text
     assert text.index("How near to the exact") < text.index("How good the predictions") < text.index("Which columns")
+
+
+def test_the_page_says_how_far_predictions_can_be_from_the_exact_ones(fitted: Fitted, page_file: Path) -> None:
+    distance = prediction_distance(fitted)
+    frame = fitted.prepared.recipe.frame(fitted.prepared.test)
+    certified = fitted.model.certify_predictions(frame)
+    assert distance.rows == len(fitted.prepared.test) == len(certified.mean)
+    errors = certified.mean_error / fitted.model.predict(frame, return_std=True)[1]
+    assert distance.largest_mean_error == pytest.approx(errors.max(), rel=0.5)
+    assert 0.0 < distance.median_mean_error <= distance.largest_mean_error
+    assert 0.0 < distance.median_std_width <= distance.largest_std_width <= 0.01  # which is near enough
+    text = page_file.read_text(encoding="utf-8")
+    assert f"proved, for {distance.rows} rows" in text
+    assert "standard deviations of an observation" in text
 
 
 def test_partial_dependence_is_an_average_of_predictions(fitted: Fitted) -> None:

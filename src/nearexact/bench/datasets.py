@@ -11,13 +11,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pooch
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-from sklearn.datasets import load_diabetes
 
 from nearexact.scaling import Scaling
 from nearexact.typing import FloatArray
@@ -193,7 +193,7 @@ def _two_files(paths: Sequence[Path]) -> Table:
 
 
 def _diabetes(_: Sequence[Path]) -> Table:
-    X, y = load_diabetes(return_X_y=True)
+    X, y = import_module("sklearn.datasets").load_diabetes(return_X_y=True)  # only here: it takes seconds to import
     return X, y
 
 

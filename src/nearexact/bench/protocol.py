@@ -64,8 +64,9 @@ class Method(Protocol):
     """A way to train a model. Constructed without arguments, or with the options that an experiment gives it.
 
     Two further methods are optional. `prepare()` is called before the clock starts, for imports that libraries put off
-    until they are first used. `at(task, kernel, noise_variance, m)` gives its posterior at given hyperparameters, an
-    object with `kernel`, `noise_variance` and `predict(X)`, for comparisons with the exact GP.
+    until they are first used; torch gets the run's threads and seed if it is imported by then. `at(task, kernel,
+    noise_variance, m)` gives its posterior at given hyperparameters, an object with `kernel`, `noise_variance` and
+    `predict(X)`, for comparisons with the exact GP.
     """
 
     name: str

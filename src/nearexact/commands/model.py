@@ -59,6 +59,15 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--missing", choices=("error", "drop", "median"), help="instead of what the model was fitted with"
     )
+    parser.add_argument(
+        "--certify",
+        action="store_true",
+        help="add mean_error, std_lower and std_upper: proved bounds on what the exact Gaussian process would predict",
+    )
+    parser.add_argument(
+        "--training-data", metavar="FILE", help="the file that the model was fitted to; --certify of a sparse model"
+    )
+    parser.add_argument("--time-limit", help='for --certify, such as "5m"; none')
     _add_spelling(parser)
     _finish(parser, _predict)
 
@@ -166,6 +175,9 @@ def _predict(options: argparse.Namespace) -> int:
             options.output,
             level=options.level,
             missing=options.missing,
+            certify=options.certify,
+            training_data=options.training_data,
+            time_limit=options.time_limit,
             spelling=_spelling(options),
             on_rows=on_rows,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,9 +20,9 @@ from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, mi
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
-from nearexact.gp.search import AGREEMENT, CARRIED, FIRST_ROWS, Round, Search
+from nearexact.gp.search import AGREEMENT, FIRST_ROWS, RIVAL, Round, Search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
-from nearexact.gp.starts import START_NOISE
+from nearexact.gp.starts import START_NOISE, gain_by_switching_on, with_all_inputs
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray, MemoryLimit
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 SEARCH_SHARE = 0.4  # of the time limit, at most
 EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
-SETTINGS = LBFGSSettings(ftol=1e-8)
+COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
 SETTLED = 1e-3  # nats per row that the last steps together may have gained for the optimiser to be nearly done ...
 SETTLED_STEPS = 3  # ... which were so many
 ENDS = {
@@ -95,13 +95,17 @@ class ExactTraining:
             clock=clock,
             numerics=numerics,
         )
+        self._best_gradient: FloatArray | None = None
         self._flops = 0.0
         self._model: ExactPosterior | None = None
         self._started, self._evaluations, self._recorded = 0.0, 0, False
         self._evaluation_seconds = 0.0
         self._steps: list[float] = []  # likelihoods after the steps of the start that leads to the best one
+        self._followed = False  # whether the last start was followed to its end, or nearly so
         self._settled = False  # whether the optimiser was done, or nearly so, where the likelihood is highest
         self._likelihoods: list[float] = []  # that the starts have ended with
+        # How far each optimum of the search was below the best, in nats per row, until it was followed to its end.
+        self._pending: list[float] = []
 
     @property
     def flops(self) -> float:
@@ -118,10 +122,12 @@ class ExactTraining:
             self.objective.release()
             self.search.run()
         end = TrainingEnd.TIME_LIMIT
-        for number, theta in enumerate(self._starts()):
+        for number, (theta, settings) in enumerate(self._all_starts()):
             if number:
                 self._begin()
-            result = self._climb(theta)
+            result = self._climb(theta, settings)
+            if number < len(self._pending) and self._followed:
+                self._pending[number] = math.inf
             end = result[0]
             self._record(*result, rescues=number)
             wanted_end = None if self.on_stage is None else self.on_stage(self.history[-1], self.posterior())
@@ -158,36 +164,61 @@ class ExactTraining:
         agreeing = [sum(self.best_lml - value <= AGREEMENT * self.n for value in self._likelihoods)]
         agreeing += [subset.agreeing for subset in self.search.rounds]
         starts = [len(self._likelihoods)] + [len(subset.likelihoods) for subset in self.search.rounds]
-        return Evidence(self.n, max(starts), max(agreeing), 0.0 if self._settled else math.nan, self.best_lml)
+        followed = not self._pending or min(self._pending) > RIVAL
+        gain = 0.0 if self._settled and followed else math.nan
+        return Evidence(self.n, max(starts), max(agreeing), gain, self.best_lml)
+
+    def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
+        """Those of the search, their best with its inputs switched on again where that may help, and the best."""
+        starts = self._starts()
+        settings = COARSE if len(starts) > 1 else FINE
+        for theta in starts:
+            yield theta, settings
+        revived = with_all_inputs(self.layout, self.best_theta)
+        if revived is not None and self._best_gradient is not None:
+            gain = gain_by_switching_on(self.layout, self.best_theta, -self._best_gradient, revived)
+            if gain > SETTLED * self.n:
+                settings = COARSE
+                yield revived, settings
+        if settings is COARSE:
+            yield self.best_theta, FINE
 
     def _starts(self) -> list[FloatArray]:
         """The best of the search, and others that may yet win on all rows."""
-        candidates = self.search.candidates
+        candidates = self.search.carried()
         rows = self.search.rounds[-1].rows if self.search.rounds else 1
-        near = [c.theta for c in candidates if candidates[0].likelihood - c.likelihood <= WORTH_CARRYING * rows]
-        return near[:CARRIED] or [self.objective.theta0]
+        near = [c for c in candidates if candidates[0].likelihood - c.likelihood <= WORTH_CARRYING * rows]
+        if not near:
+            return [self.objective.theta0]
+        self._pending = [(candidates[0].likelihood - c.likelihood) / rows for c in near]
+        return [candidate.theta for candidate in near]
 
-    def _climb(self, theta: FloatArray) -> tuple[TrainingEnd, str, int]:
+    def _climb(self, theta: FloatArray, settings: LBFGSSettings) -> tuple[TrainingEnd, str, int]:
         """L-BFGS from a start: how it ended, details, restarts."""
         left = self.timer.left()
+        self._followed = False
         if left <= self._evaluation_seconds:
             return TrainingEnd.TIME_LIMIT, "", 0
-        before, self._steps, self._model = self.best_lml, [], None  # the model's memory is needed
+        again, before = settings is FINE and bool(self._likelihoods), self.best_lml
+        self._steps, self._model = [], None  # the model's memory is needed
         try:
             optimum = minimise(
                 LogCoordinates.objective(self._evaluate),
                 LogCoordinates.from_theta(theta),
                 time_limit=left,
                 callback=self._after_step,
-                settings=SETTINGS,
+                settings=settings,
                 clock=self.timer.clock,
             )
         except NumericalError as error:
             logger.info("exact GP: a start failed: %s", error)
+            self._followed = True  # it leads nowhere
             return TrainingEnd.FAILED, f": {error}", 0
-        self._likelihoods.append(-optimum.value)
-        if self.best_lml > before:
-            self._settled = self._is_settled(optimum)
+        self._followed = self._is_settled(optimum)
+        if not again:  # the best, once more, agrees with itself
+            self._likelihoods.append(-optimum.value)
+        if self.best_lml > before + (SETTLED * self.n if again else 0.0):
+            self._settled = self._followed
         return ENDS[optimum.reason], "", optimum.restarts
 
     def _is_settled(self, optimum: Optimum) -> bool:
@@ -204,6 +235,7 @@ class ExactTraining:
         self._flops += 1.0 * self.n**3  # Cholesky factor and inverse
         if -value > self.best_lml:
             self.best_theta, self.best_lml, self._model = np.array(theta), -value, None
+            self._best_gradient = np.array(gradient)  # of what is minimised
         return value, gradient
 
     def _after_step(self, step: Step) -> None:

@@ -32,12 +32,12 @@ from torch import Tensor
 
 from nearexact.gp.block_cg import BlockSolution, NotConvergedError
 from nearexact.gp.bounds import Interval, LikelihoodBounds
+from nearexact.gp.column_solver import MOST_ITERATIONS, ColumnSolver
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import congruence
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
-from nearexact.gp.solver import MOST_ITERATIONS, Solver
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stored_kernel import Storage, StoredKernel
 from nearexact.kernels.base import Kernel, Tensors, add_to
@@ -223,7 +223,7 @@ class IterativeObjective:
     def _conjugate_gradients(self, f: Factorisation, precondition: Preconditioner, targets: Tensor) -> BlockSolution:
         """K̂⁻¹ targets; with K in 64 bits where 32 are too few."""
         kernel, s = f.kernel, f.noise_variance
-        solver = Solver(self.product, precondition, self.check)
+        solver = ColumnSolver(self.product, precondition, self.check)
         self.product.update(kernel, s, check=self.check, in_full=self._in_full)
         if self.product.storage is Storage.FLOAT32:
             try:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nearexact.gp.bounds import Interval
+from nearexact.gp.column_solver import ColumnSolver
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import sample_gaussian
 from nearexact.gp.memory import chunk_rows, row_chunks
@@ -24,7 +25,6 @@ from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_row
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.safety import Repairs, clamp_variances
-from nearexact.gp.solver import Solver
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stored_kernel import StoredKernel
 from nearexact.kernels.base import Kernel
@@ -147,7 +147,7 @@ class IterativePosterior:
         return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
 
 
-class ModelSolver(Solver):
+class ModelSolver(ColumnSolver):
     """The same for the model of a sparse objective at one θ, with what a posterior is made of."""
 
     def __init__(

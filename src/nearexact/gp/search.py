@@ -28,7 +28,14 @@ from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
-from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, random_start, rough_start, with_less_influence
+from nearexact.gp.starts import (
+    SMOOTH_NOISE,
+    START_NOISE,
+    random_start,
+    rough_start,
+    with_all_inputs,
+    with_less_influence,
+)
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray, IndexArray
 from nearexact.validation import as_training_data
@@ -43,7 +50,9 @@ ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of
 AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
 SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which one of them is enough to carry on
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
-CARRIED = 3  # best of a subset that go on to the next
+CARRIED, MOST_CARRIED = 3, 6  # optima of a subset that go on to the next; more than three only if they are rivals
+RIVAL = 0.03  # nats per row: of an optimum so near to the best of a subset nobody knows which one wins on more rows
+OTHER_NOISE = 3.0  # factor between noise variances, from which on two optima explain the data in different ways
 SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
 NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
 DISTANCES_AT_ONCE = 2**24
@@ -67,7 +76,7 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class SubsetOptimum:
     """A θ, and the exact log marginal likelihood of a subset there."""
 
     theta: FloatArray
@@ -103,7 +112,7 @@ class Search:
         self.flops = 0.0
         self._random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
-        self.candidates = [Candidate(self.theta0, -math.inf)]
+        self.candidates = [SubsetOptimum(self.theta0, -math.inf)]
         self.sizes = [
             rows
             for rows in subset_sizes(len(self.X), most_rows)
@@ -156,12 +165,14 @@ class Search:
 
     def _climb_from(self, theta: FloatArray, rows: int, seconds: float) -> None:
         """See whether a few steps from here lead to a higher likelihood than the best so far."""
-        try:
-            optimum = self._minimise(self.objective(rows), theta, seconds)
-        except NumericalError:
-            return
-        if -optimum.value > self.candidates[0].likelihood:
-            self.candidates.insert(0, Candidate(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+        deadline = self.timer.clock() + seconds
+        for start in (theta, *self._second_chance(theta)):
+            try:
+                optimum = self._minimise(self.objective(rows), start, deadline - self.timer.clock())
+            except NumericalError:
+                continue
+            if -optimum.value > self.candidates[0].likelihood:
+                self.candidates.insert(0, SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
 
     def _minimise(self, objective: ExactObjective, theta: FloatArray, seconds: float) -> Optimum:
         optimum = minimise(
@@ -186,6 +197,26 @@ class Search:
             yield random_start(self.layout, smooth, self._random)
         yield rough_start(self.layout, self.theta0, range(self.layout.n_inputs))
         yield from self._rough_in_one_input(FIRST_ROUGH)
+        yield from self._second_chance(self.candidates[0].theta)
+
+    def carried(self) -> list[SubsetOptimum]:
+        """The optima that go on to more rows: the best, the best that explains the data in another way, the next best.
+
+        What looks like noise in few rows may turn out as fine details in more, and the other way round.
+        """
+        rows = self.rounds[-1].rows if self.rounds else 1
+        best, *others = self.candidates
+        noise = self._noise(best)
+        ratios = [max(self._noise(other) / noise, noise / self._noise(other)) for other in others]
+        different = next((other for other, ratio in zip(others, ratios, strict=True) if ratio >= OTHER_NOISE), None)
+        if different is not None:
+            others.remove(different)
+            others.insert(0, different)
+        rivals = sum(best.likelihood - other.likelihood <= RIVAL * rows for other in others)
+        return [best, *others][: min(max(1 + rivals, CARRIED), MOST_CARRIED)]
+
+    def _noise(self, optimum: SubsetOptimum) -> float:
+        return self.layout.unpack(optimum.theta)[1]
 
     def _rough_in_one_input(self, most: int) -> Iterator[FloatArray]:
         inputs = self.layout.n_inputs
@@ -195,8 +226,15 @@ class Search:
 
     def _next_starts(self) -> Iterator[FloatArray]:
         """The best of the last subset, and rough ones: more rows show finer details."""
-        yield from [candidate.theta for candidate in self.candidates[:CARRIED]]
+        yield from [candidate.theta for candidate in self.carried()]
         yield from self._rough_in_one_input(NEXT_ROUGH)
+        yield from self._second_chance(self.candidates[0].theta)
+
+    def _second_chance(self, theta: FloatArray) -> Iterator[FloatArray]:
+        """θ with its inputs switched on again, if some are off."""
+        revived = with_all_inputs(self.layout, theta)
+        if revived is not None:
+            yield revived
 
     def _predicted_seconds(self, rows: int) -> float:
         """What a few evaluations with so many rows may take: they grow with the third power."""
@@ -206,7 +244,7 @@ class Search:
         """Optimise from each start on a subset; whether there was time for all of them."""
         started = self.timer.seconds()
         objective = self.objective(rows)
-        results: list[Candidate] = []
+        results: list[SubsetOptimum] = []
         evaluations, finished = 0, True
         for theta in starts:
             if results and self.timer.left() < self._evaluation_seconds:
@@ -219,7 +257,7 @@ class Search:
                 continue
             evaluations += optimum.evaluations
             self._evaluation_seconds = optimum.seconds / optimum.evaluations
-            results.append(Candidate(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+            results.append(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
             finished = optimum.reason is not OptimiserEnd.TIME_LIMIT
             self._keep(results, rows)
             best = self.candidates[0].likelihood
@@ -235,9 +273,9 @@ class Search:
             )  # fmt: skip
         return finished
 
-    def _keep(self, results: list[Candidate], rows: int) -> None:
+    def _keep(self, results: list[SubsetOptimum], rows: int) -> None:
         """The results without those that are another's optimum, the best first."""
-        different: list[Candidate] = []
+        different: list[SubsetOptimum] = []
         for result in sorted(results, key=lambda result: -result.likelihood):
             if not different or different[-1].likelihood - result.likelihood > SAME_OPTIMUM * rows:
                 different.append(result)

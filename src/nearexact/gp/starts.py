@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from scipy.special import expit
 
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.typing import FloatArray
@@ -17,6 +18,9 @@ SHORT, LONG = 0.15, 2.0  # lengthscales of a rough start, in standard deviations
 RANDOM_NOISE = (-4.0, -0.3)  # log10 of the noise variances that random starts are drawn between
 RANDOM_SPREAD = 1.0  # of the logarithm of a random start's parameters, input by input ...
 COMMON_SPREAD = 0.5  # ... and in common: all of them shorter, or all of them longer
+
+NO_INFLUENCE = 20.0  # lengthscale, in standard deviations of an input, from which on the input hardly matters
+SOME_INFLUENCE = 3.0  # lengthscale of an input that gets another chance, but for the root of their number
 
 Factor = Callable[[str, FloatArray], FloatArray | float]  # of a parameter's name and value
 
@@ -40,6 +44,50 @@ def rough_start(layout: ParameterLayout, theta: FloatArray, inputs: Sequence[int
     changed = _scaled(layout, theta, lambda name, value: factors ** INPUT_POWERS[name] if name in INPUT_POWERS else 1.0)
     kernel, _ = layout.unpack(changed)
     return layout.pack(kernel, ROUGH_NOISE)
+
+
+def with_all_inputs(layout: ParameterLayout, theta: FloatArray) -> FloatArray | None:
+    """θ with some influence for the inputs that have none; None if there are no such inputs.
+
+    The likelihood is flat where a lengthscale is very long: an optimiser that has once switched an input off never
+    switches it on again, even where that has become worth it.
+    """
+    kernel, noise_variance = layout.unpack(theta)
+    changed: dict[str, FloatArray] = {}
+    for name, value in kernel.parameters.items():
+        power = INPUT_POWERS.get(name.rpartition(".")[2])
+        if power is None or not value.ndim:
+            continue
+        lengthscales = value ** (1.0 / power)
+        off = lengthscales > NO_INFLUENCE
+        if off.any():
+            revived = np.minimum(lengthscales, SOME_INFLUENCE * math.sqrt(off.sum()))
+            changed[name] = np.where(off, revived, lengthscales) ** power
+    return layout.pack(kernel.with_parameters(changed), noise_variance) if changed else None
+
+
+def gain_by_switching_on(
+    layout: ParameterLayout, theta: FloatArray, gradient: FloatArray, revived: FloatArray
+) -> float:
+    """What moving from θ to its revived form would gain, to first order in the squared inverse lengthscales.
+
+    `gradient` is that of the function that is maximised, by θ. In these coordinates an input that is off is no flat
+    place: the slope says whether switching it on helps.
+    """
+    gain = 0.0
+    by_value = gradient / expit(theta)
+    before, after = (layout.unpack(at)[0].parameters for at in (theta, revived))
+    start = 0
+    for name, value in before.items():
+        power = INPUT_POWERS.get(name.rpartition(".")[2])
+        slopes = by_value[start : start + value.size].reshape(value.shape)
+        start += value.size
+        if power is not None and value.ndim:
+            exponent = -2.0 / power  # influence = value^exponent, that is 1/lengthscale²
+            by_influence = slopes / (exponent * value ** (exponent - 1.0))
+            change = after[name] ** exponent - value**exponent
+            gain += float(np.maximum(by_influence * change, 0.0).sum())
+    return gain
 
 
 def random_start(layout: ParameterLayout, theta: FloatArray, random: np.random.Generator) -> FloatArray:

@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ import torch
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Budget, TimeIsUpError
+from nearexact.gp.candidates import Candidate, Model, Result, Tally, complete
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.inducing import select
@@ -54,60 +55,6 @@ SAME_THETA = 0.002  # nats per row of a subset between the exact likelihoods at 
 ROBUST_SETTINGS, PAPER_SETTINGS = LBFGSSettings(ftol=1e-7), LBFGSSettings()
 LARGE_DATA = 10**6  # numbers in X, above which even the first steps take a while, and are predicted from a few rows
 TRIAL_SHARE, FEWEST_TRIAL_ROWS = 0.02, 64
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A model as its ingredients: rows of X that are inducing points, and θ."""
-
-    rows: IndexArray
-    theta: FloatArray
-    objective: float  # what is maximised, −∞ where it could not be computed
-    model: _Model | None = None  # where it is at hand
-
-    @property
-    def lower_bound(self) -> float:
-        """On the exact log marginal likelihood; of FITC, which bounds nothing, its own likelihood."""
-        lower = self.objective if self.model is None else self.model.bounds.lower
-        return lower if math.isfinite(lower) else self.objective
-
-    @property
-    def computed(self) -> bool:
-        """Whether there is a model at all."""
-        return self.objective > -math.inf
-
-
-@dataclass(frozen=True, eq=False)
-class _Model:
-    """What is kept of a factorisation: two [M, M] arrays."""
-
-    posterior: SparsePosterior
-    bounds: LikelihoodBounds
-    jitter: float
-
-
-@dataclass(frozen=True, eq=False)
-class _Result:
-    """What came of an M: the model that stands for it, and how it ended."""
-
-    candidate: Candidate
-    end: StageEnd
-    reason: str  # in words
-
-
-@dataclass
-class _Tally:
-    """What is counted while one M is under way."""
-
-    scheduled_m: int
-    started: float
-    evaluations: int = 0
-    reselections: int = 0
-    restarts: int = 0
-    rescues: int = 0
-    exhausted: bool = True  # whether every selection ended early: other points would be copies, whatever θ is
-    best: Candidate | None = None
-    repairs: list[Repairs] = field(default_factory=list)
 
 
 class Training:
@@ -164,7 +111,7 @@ class Training:
         self.on_step, self.on_stage = on_step, on_stage
         self._make_objective = partial(SparseObjective, bound=bound) if self.tight else objective
         self._random = np.random.default_rng(seed)
-        self._stage = _Tally(self.schedule[0], clock())
+        self._stage = Tally(self.schedule[0], clock())
         if not self.budget.fits(self.schedule[0]):
             needed = self.budget.memory_of(self.schedule[0])
             raise ValueError(
@@ -213,7 +160,7 @@ class Training:
         if self.history and self.history[-1].ended:
             return
         if not self.history or self.history[-1].scheduled_m != self._stage.scheduled_m:
-            self._record(_Result(self._unfinished(), StageEnd.INTERRUPTED, StageEnd.INTERRUPTED))
+            self._record(Result(self._unfinished(), StageEnd.INTERRUPTED, StageEnd.INTERRUPTED))
         self._close(TrainingEnd.INTERRUPTED)
 
     def posterior(self) -> SparsePosterior:
@@ -238,7 +185,8 @@ class Training:
         if self.search is None or not self.search.rounds:
             return False
         y = self.search.objective(self.search.rounds[-1].rows).y
-        return explains_nothing(self.search.candidates[0].likelihood, noise_only_likelihood(y), len(y))
+        likelihood, parameters = self.search.candidates[0].likelihood, self.layout.kernel.size
+        return explains_nothing(likelihood, noise_only_likelihood(y), len(y), parameters)
 
     # ---- one M -----------------------------------------------------------------------------------------------------
 
@@ -252,7 +200,7 @@ class Training:
 
     def _run_stage(self, m: int) -> str | None:
         """Train with m points and record what came of it; why training ends with it, if it does."""
-        self._stage = _Tally(m, self.budget.clock())
+        self._stage = Tally(m, self.budget.clock())
         try:
             result = self._robust(m) if self.procedure == "robust" else self._climb(m, self.theta0)
         except TimeIsUpError:
@@ -261,14 +209,14 @@ class Training:
             logger.warning("M=%d could not be computed: %s", m, error)
             if self.procedure == "paper":
                 return None
-            result = _Result(self.best, StageEnd.FAILED, f"{StageEnd.FAILED}: {error}")
+            result = Result(self.best, StageEnd.FAILED, f"{StageEnd.FAILED}: {error}")
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error) or not self.history:
                 raise
             return TrainingEnd.MEMORY_LIMIT
         # Only here, since an exception keeps the buffers of what it interrupts alive.
         if result is None:
-            self._record(_Result(self._unfinished(), StageEnd.TIME_LIMIT, StageEnd.TIME_LIMIT))
+            self._record(Result(self._unfinished(), StageEnd.TIME_LIMIT, StageEnd.TIME_LIMIT))
             return TrainingEnd.TIME_LIMIT
         if not result.candidate.computed:
             return None
@@ -278,10 +226,10 @@ class Training:
             return TrainingEnd.NO_VARIANCE_LEFT
         return reason
 
-    def _robust(self, m: int) -> _Result:
+    def _robust(self, m: int) -> Result:
         """Several starts, of which the best is kept, and never less than what is held already."""
         held = self.best
-        best = _Result(held, StageEnd.UNBEATEN, StageEnd.UNBEATEN)
+        best = Result(held, StageEnd.UNBEATEN, StageEnd.UNBEATEN)
         failures: list[NumericalError] = []
         starts = self._robust_starts(m, held)
         for number, climb in enumerate(starts):
@@ -297,10 +245,10 @@ class Training:
         if len(failures) == len(starts) and self.best is held:
             raise failures[-1]
         if self.best.lower_bound > best.candidate.lower_bound:  # a start may fail late
-            return _Result(self.best, StageEnd.FAILED, StageEnd.FAILED)
+            return Result(self.best, StageEnd.FAILED, StageEnd.FAILED)
         return best
 
-    def _robust_starts(self, m: int, held: Candidate) -> list[Callable[[], _Result]]:
+    def _robust_starts(self, m: int, held: Candidate) -> list[Callable[[], Result]]:
         """What to climb from: the search's θ, what a smaller M has reached, and where that is nothing the usual starts.
 
         While an exact likelihood says that the θ that is held is worse than the search's, both are tried at every M:
@@ -321,7 +269,7 @@ class Training:
         alike = self.search is not None and self.search.gain_per_row(held.theta) <= SAME_THETA
         return [warm] if alike else [partial(self._climb, m, searched[0]), warm]
 
-    def _climb(self, m: int, theta: FloatArray, *, start: IndexArray | None = None) -> _Result:
+    def _climb(self, m: int, theta: FloatArray, *, start: IndexArray | None = None) -> Result:
         """Optimise θ, select again, and so on while selection helps: the inner loop of Algorithm 1."""
         rows = self._select(theta, m, start)
         objective = self._objective(rows)
@@ -334,16 +282,16 @@ class Training:
             before, rows = rows, self._select(theta, m)
             self._stage.reselections += 1
             if self.procedure == "robust" and np.array_equal(np.sort(before), np.sort(rows)):
-                return _complete(current, "selecting again changed nothing")
+                return complete(current, "selecting again changed nothing")
             objective = self._objective(rows)
             try:
                 reselected = self._candidate(objective, rows, theta)
             except NumericalError as error:
-                return _complete(current, f"selecting again could not be computed: {error}")
+                return complete(current, f"selecting again could not be computed: {error}")
             if not reselected.objective >= current.objective:
-                return _complete(current, "selecting again did not help")
+                return complete(current, "selecting again did not help")
             del current
-        return _complete(reselected, f"{MOST_SELECTIONS} selections")
+        return complete(reselected, f"{MOST_SELECTIONS} selections")
 
     def _optimise(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> FloatArray:
         """The best θ that L-BFGS finds for these points."""
@@ -387,7 +335,7 @@ class Training:
                 value = factors.tight_bound if self.tight else factors.elbo
             else:
                 value = factors.log_likelihood
-            model = _Model(factors.posterior(), factors.bounds, factors.jitter)
+            model = Model(factors.posterior(), factors.bounds, factors.jitter)
         self._stage.evaluations += 1
         self.flops += 2.0 * len(rows) ** 2 * len(self.X)
         candidate = Candidate(rows, theta, value if math.isfinite(value) else -math.inf, model)
@@ -438,7 +386,7 @@ class Training:
         self.budget.sweep.measured(m, (self.seconds() - selected) * n / len(sample))
 
     def _explains_nothing(self, candidate: Candidate) -> bool:
-        return explains_nothing(candidate.objective, self.noise_only, len(self.X))
+        return explains_nothing(candidate.objective, self.noise_only, len(self.X), self.layout.kernel.size)
 
     def _cold_seconds(self, m: int) -> float:
         """What an M may take from the first θ, if it takes as many evaluations as the one before."""
@@ -464,7 +412,7 @@ class Training:
         """What stands for an M that was cut short."""
         return self._stage.best if self.procedure == "paper" and self._stage.best is not None else self.best
 
-    def _best_model(self) -> _Model:
+    def _best_model(self) -> Model:
         self.best = self._with_model(self.best)
         assert self.best.model is not None
         return self.best.model
@@ -474,7 +422,7 @@ class Training:
             return candidate
         return self._candidate(self._objective(candidate.rows), candidate.rows, candidate.theta)
 
-    def _record(self, result: _Result) -> _Model:
+    def _record(self, result: Result) -> Model:
         candidate = self._with_model(result.candidate)
         model, tally = candidate.model, self._stage
         assert model is not None
@@ -508,7 +456,3 @@ class Training:
     def _close(self, reason: str) -> None:
         self.history[-1] = replace(self.history[-1], ended=reason)
         logger.info("ended at M=%d after %.1f s: %s", self.history[-1].m, self.seconds(), reason)
-
-
-def _complete(candidate: Candidate, reason: str) -> _Result:
-    return _Result(candidate, StageEnd.COMPLETE, reason)

@@ -85,6 +85,11 @@ class Kernel:
         """Parameter values by name, in a fixed order: arrays of shape [] or, where there is one per input, [D]."""
         return {name: getattr(self, name) for name in self._parameter_names()}
 
+    @property
+    def size(self) -> int:
+        """How many numbers its parameters are."""
+        return sum(value.size for value in self.parameters.values())
+
     def with_parameters(self, values: Mapping[str, npt.ArrayLike]) -> Self:
         """The same kernel with some parameters changed."""
         self._check_names(values)

@@ -16,6 +16,7 @@ from nearexact import pages
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, VERDICT_KINDS
 from nearexact.tables.evaluation import Evaluation
 from nearexact.tables.partial_dependence import Dependence, partial_dependence
+from nearexact.tables.prediction_distance import prediction_distance
 from nearexact.tables.summary import Summary
 from nearexact.tables.terminal import repair_line
 from nearexact.typing import FloatArray
@@ -64,6 +65,7 @@ def fit_page(fitted: Fitted) -> str:
         verdict={"kind": VERDICT_KINDS[summary.verdict], "words": VERDICTS[summary.verdict]},
         rows="test rows" if fitted.evaluation.tested else "rows that it was trained on: none were kept back to test",
         tested=fitted.evaluation.tested,
+        distance=prediction_distance(fitted),
         columns=[
             [column.name, column.description(), ", ".join(column.inputs)] for column in fitted.prepared.recipe.columns
         ]

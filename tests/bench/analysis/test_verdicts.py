@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nearexact.bench.analysis import published, results, verdicts
+from nearexact.bench.analysis.hyperparameters import NOBODY_LOOKED, recorded_evidence
 from nearexact.bench.analysis.results import Size
 from nearexact.bench.store import RunStatus
-from tests.bench.synthetic import NOISE, N, constant_trace, curve_trace, sgpr_trace, write_results, write_run
+from nearexact.certificate import CERTIFIED_GAP, FEWEST_AGREEING, confirm, judge
+from nearexact.evidence import Evidence
+from tests.bench.synthetic import (
+    NOISE,
+    N,
+    as_results,
+    constant_trace,
+    curve_trace,
+    evidence,
+    points,
+    sgpr_trace,
+    write_results,
+    write_run,
+)
 
 
 def test_the_published_table_gives_the_papers_list() -> None:
@@ -54,6 +71,7 @@ def test_a_lower_bound_above_the_elbo_certifies_earlier(tmp_path: Path) -> None:
     """The gap is that of the best bounds; steps up in M are those of the ELBO."""
     trace = sgpr_trace(0)
     ends = [point for point in trace if point["milestone"]]
+    ends[-2]["upper_bound"] = ends[-2]["elbo"] + 0.011 * N
     for point in ends:
         point["info"]["lower_bound"] = point["upper_bound"] - 0.005 * N if point is ends[-2] else point["elbo"]
     write_run(tmp_path, "a", "sgpr", 0, trace)
@@ -94,11 +112,15 @@ def test_others_are_compared_with_the_best_near_exact_value_on_the_same_split(tm
     write_run(tmp_path, "a", "noise", 0, constant_trace(NOISE + 4.0, 1.0, 1.4))
     write_run(tmp_path, "a", "linear", 0, constant_trace(300.0, 0.3, 0.4))
     judged = verdicts_by_run(tmp_path)
-    assert judged["gpr", 0][0] == "certified"
+    assert judged["gpr", 0][0] == "exact"
     assert judged["near", 0][0] == "converged"
     assert {judged["above", 0][0], judged["below", 0][0], judged["near", 1][0]} == {"not reached"}
     assert judged["noise", 0][0] == "no better than noise"
     assert judged["linear", 0][0] == "baseline"
+    words = verdicts.run_verdicts(results.read(tmp_path)).set_index(["method", "seed"])["hyperparameters"]
+    assert words["near", 0] == "same value as gpr"
+    assert words["above", 0] == words["below", 0] == "another value than gpr"
+    assert words["near", 1] == "not compared with others"
     goal = curve_trace(0, final=300.0)[-1]["elbo"]
     trace = curve_trace(0, final=305.0)
     first = next(k for k in range(20) if all(abs(p["elbo"] - goal) <= 0.01 * N for p in trace[k:]))
@@ -116,9 +138,10 @@ def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Pat
     still, changing = [0.0, 297.0, 299.0, 280.0, 300.0], [0.0, 295.0, 299.0, 299.0, 300.0]
     write_run(tmp_path, "still", "gpr", 0, exact_run(times, still), RunStatus.BUDGET)
     write_run(tmp_path, "changing", "gpr", 0, exact_run(times, changing), RunStatus.BUDGET)
-    write_run(tmp_path, "finished", "gpr", 0, exact_run(times, changing))
+    write_run(tmp_path, "alone", "gpr", 0, exact_run(times, changing))  # finished, but with nobody who agrees
     write_run(tmp_path, "sparse", "gpr", 0, exact_run([1.0, 8.0, 9.0], [300.0] * 3), RunStatus.BUDGET)  # an empty third
-    write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5), RunStatus.BUDGET)
+    write_run(tmp_path, "noise", "gpr", 0, exact_run(times, [NOISE + 1.0] * 5))
+    write_run(tmp_path, "noise", "other", 0, constant_trace(NOISE + 9.0, 1.0, 1.4))  # as near to it as can be
     write_run(tmp_path, "compared", "gpr", 0, exact_run(times, changing), RunStatus.BUDGET)
     write_run(tmp_path, "compared", "sgpr", 0, sgpr_trace(0, final=305.0))
     write_run(tmp_path, "below", "gpr", 0, exact_run(times, changing), RunStatus.KILLED)
@@ -127,16 +150,151 @@ def test_an_exact_gp_that_was_cut_short_must_have_stopped_changing(tmp_path: Pat
         write_run(tmp_path, dataset, "other", 0, curve_trace(0, final=301.0))
     judged = verdicts.run_verdicts(results.read(tmp_path)).set_index(["dataset", "method"])
     assert judged["verdict"].xs("gpr", level="method").to_dict() == {
-        "still": "converged", "changing": "not reached", "finished": "certified", "sparse": "not reached",
+        "still": "converged", "changing": "not reached", "alone": "not reached", "sparse": "not reached",
         "noise": "no better than noise", "compared": "converged", "below": "not reached",
     }  # fmt: skip
+    assert judged.loc[("alone", "gpr"), "basis"] == f"{NOBODY_LOOKED}; converged at its own"
+    assert judged.loc[("still", "gpr"), "hyperparameters"] == "same value as other"
     assert judged.loc[("changing", "gpr"), "basis"] == "training was cut short"
     assert judged.loc[("compared", "gpr"), "basis"] == "the best near-exact value"
     assert judged.loc[("below", "gpr"), "basis"].startswith("training was cut short; 0.1 nats per point below")
     assert judged.loc[("below", "sgpr"), "verdict"] == "certified"  # by bounds that had to meet
     assert math.isnan(judged.loc[("changing", "gpr"), "seconds"])
     assert judged.loc[("still", "gpr"), "seconds"] == pytest.approx(9.0)  # a dip in between was not near
-    assert judged["verdict"].xs("other", level="method").to_dict() == {"still": "converged", "changing": "not reached"}
+    assert judged["verdict"].xs("other", level="method").to_dict() == {
+        "still": "converged", "changing": "not reached", "noise": "not reached"
+    }  # fmt: skip
+
+
+def judged_by(folder: Path) -> dict[str, tuple[str, str, str]]:
+    """Verdict, words on the hyperparameters and basis of each method's run on a single split."""
+    judged = verdicts.run_verdicts(results.read(folder))
+    return {row.method: (row.verdict, row.hyperparameters, row.basis) for row in judged.itertuples()}
+
+
+@pytest.mark.parametrize(
+    ("search", "words", "doubt"),
+    [
+        (evidence(agreeing=1), "1 of 9 starts agree on 500 rows, 0.001 nats per row left", "do not agree"),
+        (evidence(gain=0.2), "5 of 9 starts agree on 500 rows, 0.2 nats per row left", "has found better ones"),
+        (evidence(gain=1e-12, agreeing=0), "0 of 9 starts agree on 500 rows, 0 nats per row left", "do not agree"),
+        (evidence(gain=math.nan), "5 of 9 starts agree on 500 rows, not all followed to their end", "no time"),
+        (evidence(rows=N, gain=0.0, likelihood=320.0), "5 of 9 starts agree, 0 nats per row left", "better ones"),
+    ],
+)
+def test_bounds_that_meet_are_not_enough(search: dict[str, float], words: str, doubt: str, tmp_path: Path) -> None:
+    write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0, search=search))
+    verdict, shown, basis = judged_by(tmp_path)["sgpr"]
+    assert (verdict, shown) == ("not reached", words)
+    assert basis.startswith("certified at its own, but ")
+    assert doubt in basis
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 2 * N), st.integers(0, 12), st.floats(0.0, 0.02) | st.just(math.nan), st.floats(-50.0, 50.0))
+def test_a_run_with_evidence_is_judged_as_an_estimator_is(rows: int, agreeing: int, gain: float, higher: float) -> None:
+    """At one milestone of an exact GP and of a sparse one, for whatever a search may have found."""
+    lml, starts = 300.0, 12
+    found = Evidence(rows, starts, agreeing, gain, lml + higher)
+    recorded = {"evidence_rows": rows, "evidence_starts": starts, "evidence_agreeing": agreeing}
+    recorded |= {"evidence_gain_per_row": gain, "evidence_likelihood": lml + higher}
+    point = {"milestone": True, "elapsed": 1.0, "elbo": lml, **recorded}
+    table = points([
+        point | {"method": "sgpr", "upper_bound": lml + 0.004 * N, "m": 10, "scheduled_m": 10},
+        point | {"method": "gpr", "upper_bound": lml},
+    ])  # fmt: skip
+    judged = verdicts.run_verdicts(as_results(table)).set_index("method")["verdict"]
+    expected = confirm(judge(lml, lml + 0.004 * N, [lml], NOISE, N, parameters=4), lml, N, found)
+    assert judged["sgpr"] == expected
+    assert judged["gpr"] == ("exact" if expected == "certified" else expected)
+
+
+def test_what_cannot_be_evidence_is_none() -> None:
+    sound = evidence()
+    assert recorded_evidence(sound) == Evidence(500, 9, 5, 0.001, 0.0)
+    for damaged in ({"evidence_rows": math.nan}, {"evidence_agreeing": 10}, {"evidence_starts": math.inf}):
+        assert recorded_evidence(sound | damaged) is None
+
+
+def test_a_value_that_another_run_proves_speaks_against_everyone_below(tmp_path: Path) -> None:
+    """The smooth optimum: its bounds meet and its search saw nothing, but elsewhere the likelihood is higher."""
+    write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0, final=300.0))
+    write_run(tmp_path, "a", "sgpr-paper", 0, sgpr_trace(0, final=300.0, search={}))
+    write_run(tmp_path, "a", "itergp", 0, curve_trace(0, final=300.0))
+    write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(0, final=300.0))
+    assert judged_by(tmp_path)["itergp"][0] == "converged"
+    better = [point | {"upper_bound": point["elbo"] + 500.0} for point in curve_trace(0, final=330.0)]
+    write_run(tmp_path, "a", "svgp", 0, better, RunStatus.ERROR)  # a lower bound is one, whatever comes of the run
+    judged = verdicts.run_verdicts(results.read(tmp_path)).set_index(["method", "seed"])
+    for method in ("sgpr", "sgpr-paper", "itergp"):
+        assert judged.loc[(method, 0), "verdict"] == "not reached"
+        basis = judged.loc[(method, 0), "basis"]
+        assert re.fullmatch(r"another run proves 0\.0\d+ nats per point more \(svgp\)", basis)
+    assert judged.loc[("sgpr", 1), "verdict"] == "certified"  # another split
+
+
+@pytest.mark.parametrize("more", [0.9 * CERTIFIED_GAP, 1.1 * CERTIFIED_GAP])
+def test_only_proofs_count_and_only_if_they_are_of_more_than_a_certified_gap(more: float, tmp_path: Path) -> None:
+    write_run(tmp_path, "a", "sgpr", 0, sgpr_trace(0))
+    reached = sgpr_trace(0)[-1]["elbo"]
+    write_run(tmp_path, "a", "itergp", 0, constant_trace(900.0, 0.3, 0.4))  # an estimate
+    write_run(tmp_path, "a", "linear", 0, constant_trace(900.0, 0.3, 0.4))  # another model
+    assert judged_by(tmp_path)["sgpr"][0] == "certified"
+    broken = constant_trace(reached + 50.0, 0.3, 0.4)[0] | {"upper_bound": reached, "m": 10}
+    write_run(tmp_path, "a", "sgpr-tight", 0, [broken])  # bounds out of order
+    assert judged_by(tmp_path)["sgpr"][0] == "certified"
+    exact = constant_trace(900.0, 0.3, 0.4)[0] | {"info": {"exact_lml": reached + more * N}}
+    write_run(tmp_path / "b", "a", "sgpr", 0, sgpr_trace(0))
+    write_run(tmp_path / "b", "a", "itergp", 0, [exact])  # an estimate, with the exact value beside it
+    assert judged_by(tmp_path / "b")["sgpr"][0] == ("certified" if more < CERTIFIED_GAP else "not reached")
+
+
+def test_without_evidence_somebody_must_have_looked(tmp_path: Path) -> None:
+    plain = sgpr_trace(0, search={})
+    write_run(tmp_path / "alone", "a", "sgpr-paper", 0, plain)
+    write_run(tmp_path / "alone", "a", "sgpr-tight", 0, plain)  # no evidence either
+    alone = judged_by(tmp_path / "alone")
+    assert alone["sgpr-paper"] == (
+        "not reached", "not compared with others", f"{NOBODY_LOOKED}; certified at its own"
+    )  # fmt: skip
+    write_run(tmp_path / "searched", "a", "sgpr-paper", 0, plain)
+    write_run(tmp_path / "searched", "a", "sgpr", 0, sgpr_trace(0))
+    assert judged_by(tmp_path / "searched")["sgpr-paper"][:2] == ("certified", "same value as sgpr")
+    write_run(tmp_path / "trained", "a", "sgpr-paper", 0, plain)
+    old = [{**point, "info": {}} for point in curve_trace(0, final=300.0, exact=True)]
+    write_run(tmp_path / "trained", "a", "gpr", 0, old)
+    trained = judged_by(tmp_path / "trained")
+    assert trained["sgpr-paper"][:2] == ("certified", "same value as gpr")
+    assert trained["gpr"][:2] == ("converged", "same value as sgpr-paper")
+    write_run(tmp_path / "doubted", "a", "sgpr-paper", 0, plain)
+    write_run(tmp_path / "doubted", "a", "sgpr", 0, sgpr_trace(0, search=evidence(agreeing=FEWEST_AGREEING - 1)))
+    assert {verdict for verdict, _, _ in judged_by(tmp_path / "doubted").values()} == {"not reached"}
+
+
+def test_near_exactness_counts_from_where_nothing_was_proved_against_it(tmp_path: Path) -> None:
+    """Bounds that met early, at hyperparameters that were left later for better ones."""
+    trace = sgpr_trace(0)
+    ends = [point for point in trace if point["milestone"]]
+    ends[1] |= {"upper_bound": ends[1]["elbo"] + 0.001 * N}
+    for point in ends[2:]:
+        point["upper_bound"] = point["elbo"] + 0.001 * N
+    write_run(tmp_path, "a", "sgpr", 0, trace)
+    verdict, m, _ = verdicts_by_run(tmp_path)["sgpr", 0]
+    best = ends[-1]["elbo"]
+    assert (verdict, m) == ("certified", next(p["m"] for p in ends if best - p["elbo"] <= CERTIFIED_GAP * N))
+    assert m > ends[1]["m"]
+
+
+def test_the_estimator_is_judged_by_the_way_it_went(tmp_path: Path) -> None:
+    write_run(tmp_path, "exact", "nearexact", 0, curve_trace(0, final=300.0, exact=True))
+    write_run(tmp_path, "sparse", "nearexact", 0, sgpr_trace(0))
+    write_run(tmp_path, "short", "nearexact", 0, sgpr_trace(0)[:2], RunStatus.BUDGET)
+    judged = verdicts.run_verdicts(results.read(tmp_path)).set_index("dataset")
+    assert judged["verdict"].to_dict() == {"exact": "exact", "sparse": "certified", "short": "not reached"}
+    assert judged.loc["sparse", "m"] == 500
+    assert judged.loc["short", "basis"] == "no M was done"
+    counts = verdicts.near_exact_counts(verdicts.near_exactness(results.read(tmp_path))).iloc[0]
+    assert (counts["near_exact"], counts["exact"], counts["certified"], counts["not_reached"]) == (2, 1, 1, 1)
 
 
 def test_runs_without_a_result_say_so(tmp_path: Path) -> None:

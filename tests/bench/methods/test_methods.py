@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from nearexact import GPRegressor
 from nearexact.bench import methods
+from nearexact.bench.analysis.judging import run_verdicts
+from nearexact.bench.analysis.points import KEY, tidy
+from nearexact.bench.analysis.results import Results, Size
 from nearexact.bench.datasets import load_split
+from nearexact.bench.methods.sgpr import Witness
 from nearexact.bench.protocol import BudgetExhausted
+from nearexact.bench.running.clock import TrainingClock
+from nearexact.bench.store import COLUMNS
+from nearexact.evidence import Evidence
+from nearexact.gp import ExactObjective, Training
+from nearexact.gp.schedule import inducing_schedule
+from nearexact.kernels import SquaredExponential
 from tests.bench.helpers import Notes, task
 
 
@@ -78,12 +93,107 @@ def test_gpr_reports_its_likelihood_as_both_bounds() -> None:
     assert len(notes.calls) > 5
 
 
+EVIDENCE = {f"evidence_{part.name}" for part in fields(Evidence)}
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "searches"),
+    [
+        ("sgpr", "step", True), ("sgpr-tight", "step", True), ("gpr", "step", True), ("nearexact", "step", True),
+        ("sgpr-paper", "step", False), ("fitc", "step", False),
+    ],
+)  # fmt: skip
+def test_milestones_say_what_speaks_for_their_hyperparameters(name: str, dataset: str, searches: bool) -> None:
+    notes, problem = Notes(), task(dataset)
+    methods.create(name).run(problem, notes)
+    for call in notes.calls:
+        assert (call.keys() & EVIDENCE) == (EVIDENCE if searches and call.get("milestone") else set())
+    if not searches:
+        return
+    last = [call for call in notes.calls if call.get("milestone")][-1]
+    assert json.loads(json.dumps({key: last[key] for key in EVIDENCE})) == {key: last[key] for key in EVIDENCE}
+    n = len(problem.y_train)
+    assert last["evidence_rows"] == n  # so few are searched all at once: the likelihoods are comparable
+    exact = ExactObjective(SquaredExponential(), 0.1, problem.X_train, problem.y_train)
+    kernel = SquaredExponential(last["lengthscales"](), last["variance"]())
+    here = exact.factorise(kernel, last["noise_variance"]()).lml
+    gain = (last["evidence_likelihood"] - here) / n
+    assert last["evidence_gain_per_row"] == pytest.approx(max(gain, 0.0), abs=1e-6)
+    assert last["evidence_starts"] >= last["evidence_agreeing"] >= 1
+
+
+def test_looking_for_evidence_is_on_the_clock_and_takes_a_share_of_the_budget() -> None:
+    """A search whose looks take a second each, by a clock that nothing else moves."""
+    seconds, given = [0.0], []
+    problem = task("step")
+
+    def look(theta: Any, limit: float) -> None:
+        given.append(limit)
+        seconds[0] += 1.0
+
+    training = Training(SquaredExponential(), problem.X_train, problem.y_train)
+    assert training.search is not None
+    training.search.evidence = look  # type: ignore[method-assign, assignment]
+    witness = Witness(training, 30.0, TrainingClock(now=lambda: seconds[0]))
+    for _ in range(5):
+        witness.evidence()
+    assert given == [3.0, 2.0, 1.0, 0.0, -1.0]  # with nothing left a look costs two factorisations
+    late = TrainingClock(now=lambda: seconds[0])
+    seconds[0] += 29.0
+    Witness(training, 30.0, late).evidence()
+    assert given[-1] == 1.0  # no more than is left of the budget
+
+
+@pytest.mark.parametrize("rows", [400, 3000])
+def test_nearexact_does_what_the_estimator_does(rows: int) -> None:
+    """The same way, the same model, the same verdict; 3000 rows do not fit into the memory limit as an exact GP."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, size=(rows, 1))
+    y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=rows)
+    X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+    memory, notes = 50_000_000, Notes()
+    methods.create("nearexact").run(task(X_train=X, y_train=y, budget_seconds=600.0, memory_limit=memory), notes)
+    last = notes.calls[-1]
+    model = GPRegressor(time_limit=600.0, memory_limit=memory, random_state=0).fit(X, y)
+    assert {call["method_"] for call in notes.calls} == {model.method_}
+    assert model.method_ == ("cholesky" if rows == 400 else "sparse")
+    assert last["milestone"]
+    assert model.certificate_.verdict == ("exact" if rows == 400 else "certified")
+    assert last["elbo"] == pytest.approx(model.elbo_, abs=0.01 * rows)
+    points = tidy(pd.DataFrame([as_point(k, call) for k, call in enumerate(notes.calls)]))
+    results = Results(points, points[[*KEY, "status"]].drop_duplicates(), 0, {"a": Size(rows, 1)}, [])
+    (judged,) = run_verdicts(results).itertuples()
+    assert judged.verdict == model.certificate_.verdict
+    if rows > 400:
+        assert last["m"] == len(model.inducing_points_)
+        assert last["scheduled_m"] < inducing_schedule(rows, 10_000)[-1]  # it has ended where nothing more is to gain
+
+
+def as_point(number: int, call: dict[str, Any]) -> dict[str, Any]:
+    """What a report was given as a row of a trace."""
+    row = {name: value for name, value in call.items() if not callable(value)}
+    key = {"dataset": "a", "method": "nearexact", "seed": 0, "status": "finished"}
+    return {**dict.fromkeys(COLUMNS, math.nan), "milestone": False, **row, **key, "elapsed": float(number)}
+
+
+def test_nearexact_at_given_hyperparameters_is_sparse_or_exact() -> None:
+    problem, kernel = task("step"), SquaredExponential([0.5], 1.0)
+    method: Any = methods.create("nearexact")
+    exact = ExactObjective(kernel, 0.1, problem.X_train, problem.y_train).factorise(kernel, 0.1)
+    inputs = problem.X_train[:5]
+    for m in (None, len(problem.y_train)):
+        mean, variance = method.at(problem, kernel, 0.1, m).predict(inputs)
+        np.testing.assert_allclose(mean, exact.predict(inputs)[0], atol=1e-6)
+        np.testing.assert_allclose(variance, exact.predict(inputs)[1], atol=1e-6)
+    assert method.at(problem, kernel, 0.1, 3).inducing_points.shape == (3, 1)
+
+
 def test_gpr_refuses_what_does_not_fit() -> None:
     with pytest.raises(MemoryError, match="rows need"):
         methods.create("gpr").run(task(memory_limit=10_000), Notes())
 
 
-@pytest.mark.parametrize("name", ["sgpr", "gpr"])
+@pytest.mark.parametrize("name", ["sgpr", "gpr", "nearexact"])
 def test_the_budget_passes_through(name: str) -> None:
     with pytest.raises(BudgetExhausted):
         methods.create(name).run(task(), Notes(most=3))

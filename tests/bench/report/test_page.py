@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import cProfile
 import json
-import pstats
 import re
+import resource
 import sys
 import time
 from pathlib import Path
@@ -15,9 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from nearexact.bench import store
-from nearexact.bench.analysis import verdicts
+from nearexact.bench.analysis import published, verdicts
 from nearexact.bench.analysis.checkpoints import checkpoint_values
 from nearexact.bench.analysis.curves import smooth
 from nearexact.bench.analysis.losses import COSTS, METRICS
@@ -25,11 +25,22 @@ from nearexact.bench.analysis.pareto import frontiers
 from nearexact.bench.analysis.results import read
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.chart_data import thin
+from nearexact.bench.report.figures import write_figures
 from nearexact.bench.report.page import render, write_report
 from nearexact.bench.store import PLAN, RunStatus
-from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, CONVERGED_STEPS, PALETTES
+from nearexact.certificate import (
+    CERTIFIED_GAP,
+    CONVERGED_CHANGE,
+    CONVERGED_STEPS,
+    FEWEST_AGREEING,
+    PALETTES,
+    SUBSET_CAUTION,
+)
 from nearexact.cli import main
 from tests.bench.synthetic import HOSTILE, NOISE, constant_trace, curve_trace, sgpr_trace, write_results, write_run
+
+PUBLISHED = "published_results.csv"
+READ_ONCE = (store.RUN, store.TRACE, PUBLISHED)
 
 
 def embedded(page: str, name: str) -> object:
@@ -174,27 +185,113 @@ def test_thinning_keeps_the_ends_and_the_number(n: int, most: int, data: st.Data
         assert set(marked.tolist()) <= set(kept.tolist())
 
 
-def test_a_report_smooths_once_computes_each_frontier_once_and_reads_each_run_once(tmp_path: Path) -> None:
-    folder = write_results(tmp_path / "r", seeds=1)
+def counted(function: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the calls of a function, under whatever name a module holds it: a 1 for each."""
+    calls: list[int] = []
+
+    def counting(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        return function(*args, **options)
+
+    for module in [module for name, module in sys.modules.items() if name.startswith("nearexact.")]:
+        for name, value in list(vars(module).items()):
+            if value is function:
+                monkeypatch.setattr(module, name, counting)
+    return calls
+
+
+def test_a_report_computes_and_reads_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "r"
+    write_run(folder, "naval", "sgpr", 0, sgpr_trace(0))
+    write_run(folder, "naval", "gpr", 0, curve_trace(0, final=302.0, exact=True))
     opened: list[Path] = []
 
     def note(event: str, arguments: tuple[object, ...]) -> None:  # stays for the process, so that it must be cheap
-        if event == "open" and str(arguments[0]).startswith(str(folder)):
+        if event == "open" and str(arguments[0]).endswith(READ_ONCE):
             opened.append(Path(str(arguments[0])))
 
     sys.addaudithook(note)
-    profile = cProfile.Profile()
-    profile.runcall(write_report, folder, tmp_path / "out")
-    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    calls = {function: counted(function, monkeypatch) for function in (smooth, checkpoint_values, frontiers)}
+    write_report(folder, tmp_path / "out", with_published=True)
+    assert len(calls[smooth]) == len(calls[checkpoint_values]) == 1
+    assert len(calls[frontiers]) == len(METRICS) * len(COSTS)
+    runs = [path for path in opened if path.is_relative_to(folder)]
+    assert sorted(runs) == sorted([*folder.rglob(store.RUN), *folder.rglob(store.TRACE)])
+    assert len([path for path in opened if path.name == PUBLISHED]) <= 1  # or another test has read them
 
-    def calls(function: Any) -> int:
-        code = function.__code__
-        number: int = stats[code.co_filename, code.co_firstlineno, code.co_name][1]
-        return number
 
-    assert calls(smooth) == calls(checkpoint_values) == 1
-    assert calls(frontiers) == len(METRICS) * len(COSTS)
-    assert sorted(path for path in opened if path.name == store.RUN) == sorted(folder.rglob(store.RUN))
+def test_published_results_are_everyones_own_copy() -> None:
+    table = published.load()
+    table["value"] = 0.0
+    assert (published.load()["value"] != 0.0).any()
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on the size of files stands for the full disk."""
+    write_run(tmp_path / "r", "alpha", "sgpr", 0, sgpr_trace(0))
+    out = tmp_path / "out"
+    write_report(tmp_path / "r", out, with_figures=False)
+    (out / "figures").mkdir()
+    (out / "figures" / "near_exactness.pdf").write_text("old")
+    before = {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()}
+    assert len(before) > 10
+    write_run(tmp_path / "r", "alpha", "gpr", 0, curve_trace(0, final=302.0, exact=True))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_report(tmp_path / "r", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    def half(_: Figure, path: Path, **__: object) -> None:  # matplotlib itself would leave the file open
+        path.write_text("half a figure")
+        raise OSError("File too large")
+
+    monkeypatch.setattr(Figure, "savefig", half)
+    content = read(tmp_path / "r")
+    with pytest.raises(OSError, match="File too large"):
+        write_figures(content, verdicts.near_exactness(content), out / "figures")
+    assert {path: path.read_bytes() for path in out.rglob("*.*") if path.is_file()} == before
+
+
+def test_the_page_shows_what_speaks_for_hyperparameters(tmp_path: Path) -> None:
+    write_run(tmp_path, "alpha", "sgpr", 0, sgpr_trace(0))
+    write_run(tmp_path, "alpha", "sgpr-paper", 0, sgpr_trace(0, search={}))
+    write_run(tmp_path, "beta", "sgpr-paper", 0, sgpr_trace(0, search={}))
+    write_run(tmp_path, "alpha", "nearexact", 0, curve_trace(0, final=300.0, exact=True))
+    content = read(tmp_path)
+    tables = {table.name: table for table in report_tables.all_tables(content)}
+    page = render(content, list(tables.values()), "r")
+    near = page.split('id="table-near_exactness"')[1].split("</table>")[0]
+    for words in (
+        "5 of 9 starts agree on 500 rows, 0.001 nats per row left",
+        "5 of 9 starts agree, 0 nats per row left",
+        "same value as ",
+        "nobody has looked for better hyperparameters; certified at its own",
+        '<span class="tag good">exact</span>',
+    ):
+        assert words in near
+    for text in (tables["near_exactness"].to_latex(), tables["near_exactness"].to_markdown()):
+        assert "5 of 9 starts agree" in text
+        assert "exact" in text
+    counts = tables["near_exact_counts"].frame.set_index("method")
+    assert counts.loc["nearexact", ["exact", "near_exact"]].tolist() == [1, 1]
+    explained = page.split('id="two-halves"')[1].split("</p>")[0]
+    assert f"at least {FEWEST_AGREEING} end near the best" in explained
+    assert f"{CERTIFIED_GAP / SUBSET_CAUTION:g} if it was on a part of the rows" in explained
+
+
+def test_evaluation_time_stands_beside_training_time(tmp_path: Path) -> None:
+    write_run(tmp_path, "alpha", "sgpr", 0, sgpr_trace(0))
+    write_run(tmp_path, "alpha", "gpr", 0, [], RunStatus.ERROR, "no")
+    for path in tmp_path.rglob(store.RUN):
+        store.RunFolder(path.parent).update(training_seconds=12.0, evaluation_seconds=3.25)
+    write_run(tmp_path, "alpha", "svgp", 0, [], RunStatus.ERROR, "an older run, which has no such entry")
+    tables = {table.name: table for table in report_tables.all_tables(read(tmp_path))}
+    runs = tables["runs"].texts().set_index("method")["evaluation_seconds"]
+    assert runs.to_dict() == {"SGPR": "3.25", "GPR": "3.25", "SVGP": "n/a"}
+    assert tables["failures"].texts()["evaluation_seconds"].tolist() == ["3.25", "n/a"]
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,23 @@ def experiment(out: Path, *methods: str, **options: Any) -> Experiment:
     return Experiment(methods=list(methods), out=out, **fields)
 
 
+def two_runs(out: Path, name: str) -> Experiment:
+    """Of a plug-in that takes 30 steps of 20 ms; each run writes more than ten lines."""
+    method = plugin(name)
+    options = {method: {"seconds": 0.02, "steps": 30}}
+    return experiment(out, method, seeds=range(2), budget_seconds=60.0, options=options)
+
+
 def run(one: Experiment, **options: Any) -> tuple[RunFolder, list[Event]]:
     """Make the first run of an experiment."""
     events: list[Event] = []
     run_sweep(one, on_event=events.append, **options)
     return RunFolder(one.specs()[0].folder(one.out)), events
+
+
+def ahead_once(done: Callable[[], bool]) -> Callable[[], float]:
+    """A clock that goes forward by a day, past every limit, once something is done."""
+    return lambda: time.monotonic() + (86_400.0 if done() else 0.0)
 
 
 def children_of(pid: int) -> list[psutil.Process]:

@@ -9,8 +9,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,9 @@ from nearexact.bench import store
 from nearexact.bench.running.experiment import Experiment, settings
 from nearexact.bench.running.sweep import run_sweep
 from nearexact.bench.running.terminal import sweep_display
-from nearexact.bench.running.watcher import Event
+from nearexact.bench.running.watcher import Event, make_run
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
-from tests.bench.running.helpers import children_of, experiment, plugin, run, still_running
+from tests.bench.running.helpers import ahead_once, children_of, experiment, plugin, run, still_running, two_runs
 
 
 def test_a_run_records_what_was_asked_and_where(tmp_path: Path) -> None:
@@ -78,18 +80,27 @@ def test_the_budget_ends_a_run(tmp_path: Path) -> None:
 
 
 def test_a_method_that_swallows_exceptions_cannot_escape(tmp_path: Path) -> None:
-    folder, _ = run(experiment(tmp_path, plugin("Stubborn"), budget_seconds=0.3, hard_limit_seconds=20.0))
+    one = experiment(tmp_path, plugin("Stubborn"), budget_seconds=0.3, hard_limit_seconds=600.0)
+    calls = tmp_path / "calls"
+    recorded = RunFolder(one.specs()[0].folder(tmp_path))
+
+    def went_on() -> bool:
+        """Whether the method has tried to report often after the end of its budget."""
+        over = any(point["elapsed"] > 0.3 for point in recorded.points()[0])
+        return over and calls.exists() and calls.stat().st_size > 20
+
+    folder, _ = run(replace(one, options={plugin("Stubborn"): {"calls": str(calls)}}), now=ahead_once(went_on))
     content = folder.read()
     assert content["status"] == RunStatus.KILLED
-    assert "hard limit of 20 s" in content["reason"]
+    assert "hard limit of 600 s" in content["reason"]
     points = folder.points()[0]
     assert sum(point["elapsed"] > 0.3 for point in points) == 1  # the last one, and nothing after it
 
 
 def test_a_method_that_never_reports_is_killed_at_the_hard_limit(tmp_path: Path) -> None:
-    started = time.monotonic()
-    folder, _ = run(experiment(tmp_path, plugin("Silent"), budget_seconds=0.1, hard_limit_seconds=5.0))
-    assert time.monotonic() - started < 30.0
+    one = experiment(tmp_path, plugin("Silent"), budget_seconds=0.1, hard_limit_seconds=600.0)
+    recorded = RunFolder(one.specs()[0].folder(tmp_path))
+    folder, _ = run(one, now=ahead_once(lambda: "settings" in recorded.read()))  # the method has been made
     assert folder.read()["status"] == RunStatus.KILLED
     (row,) = bench.load(tmp_path).to_dict("records")
     assert row["status"] == RunStatus.KILLED
@@ -97,10 +108,10 @@ def test_a_method_that_never_reports_is_killed_at_the_hard_limit(tmp_path: Path)
 
 
 def test_too_much_memory_is_a_status(tmp_path: Path) -> None:
-    folder, _ = run(experiment(tmp_path, plugin("Hungry"), memory_limit=900_000_000, budget_seconds=60.0))
+    folder, _ = run(experiment(tmp_path, plugin("Hungry"), memory_limit=400_000_000, budget_seconds=60.0))
     content = folder.read()
     assert content["status"] == RunStatus.OUT_OF_MEMORY
-    assert "MB resident, the limit is 900 MB" in content["reason"]
+    assert "MB resident, the limit is 400 MB" in content["reason"]
     assert len(folder.points()[0]) == 1
     folder, _ = run(experiment(tmp_path, plugin("NoMemory")))
     assert folder.read()["status"] == RunStatus.OUT_OF_MEMORY
@@ -127,8 +138,15 @@ def test_a_run_that_is_being_written_elsewhere_is_left_alone(tmp_path: Path) -> 
     folder = RunFolder(one.specs()[0].folder(tmp_path))
     folder.prepare(one.specs()[0])
     with folder.lock():
-        _, events = run(one)
-    assert events[-1].status == "elsewhere"
+        event = make_run(
+            one.specs()[0],
+            tmp_path,
+            retry_failed=False,
+            stop=threading.Event(),
+            on_event=lambda _: None,
+            lock_seconds=0.2,
+        )
+    assert event.status == "elsewhere"
     assert folder.points() == ([], [])
 
 
@@ -162,7 +180,8 @@ def test_a_method_that_exits_or_leaves_a_thread_has_a_status_of_its_own(tmp_path
 
 
 def test_training_past_the_budget_without_a_word_is_said(tmp_path: Path) -> None:
-    folder, _ = run(experiment(tmp_path, plugin("Slow"), budget_seconds=1.0))
+    method = plugin("Slow")
+    folder, _ = run(experiment(tmp_path, method, budget_seconds=0.2, options={method: {"seconds": 0.5}}))
     assert folder.read()["status"] == RunStatus.BUDGET
 
 
@@ -213,11 +232,9 @@ def test_settings_as_users_write_them() -> None:
 SWEEP = """
 import sys
 from pathlib import Path
-from nearexact.bench.running.experiment import Experiment
 from nearexact.bench.running.sweep import run_sweep
-plugin = sys.argv[2]
-run_sweep(Experiment(methods=[plugin, "mean"], datasets=["step"], seeds=range(2), out=Path(sys.argv[1]), threads=1,
-                     budget_seconds=60.0, options={plugin: {"seconds": 0.02, "steps": 30}}))
+from tests.bench.running.helpers import two_runs
+run_sweep(two_runs(Path(sys.argv[1]), sys.argv[2]))
 """
 
 
@@ -227,38 +244,51 @@ def milestones(out: Path) -> dict[tuple[object, ...], list[float]]:
     return {key: part["rmse"].tolist() for key, part in frame.groupby(["dataset", "method", "seed"])}
 
 
+def written_lines(out: Path) -> int:
+    """Of all traces, also of those that were put aside."""
+    return sum(path.read_bytes().count(b"\n") for path in out.rglob("trace.jsonl"))
+
+
 def killed_and_continued(out: Path, kills: int, seed: int) -> int:
-    """Start the sweep, kill it at random moments, start again; how often it was killed."""
+    """Start the sweep, kill it at random moments, start again; how often it was killed.
+
+    A moment is when so many lines have been written since the start, and a little later: at most as many as one run
+    writes, so that whatever the machine's speed there is something left to kill.
+    """
     moments = random.Random(seed)
-    command = [sys.executable, "-c", SWEEP, str(out), plugin("Steps")]
+    command = [sys.executable, "-c", SWEEP, str(out), "Steps"]
     killed = 0
     while True:
         process = subprocess.Popen(command)
-        try:
-            process.wait(timeout=moments.uniform(0.5, 8.0) if killed < kills else 300.0)
+        if killed == kills:
+            assert process.wait(timeout=300.0) == 0
+            return killed
+        goal, delay = written_lines(out) + moments.randint(0, 10), moments.uniform(0.0, 0.05)
+        while process.poll() is None and written_lines(out) < goal:
+            time.sleep(0.01)
+        time.sleep(delay)
+        if process.poll() is not None:
             assert process.returncode == 0
             return killed
-        except subprocess.TimeoutExpired:
-            workers = children_of(process.pid)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            killed += 1
-            assert not still_running(workers)
+        workers = children_of(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        killed += 1
+        assert not still_running(workers)
 
 
 def check_kill_and_continue(tmp_path: Path, kills: int) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
-    killed_and_continued(undisturbed, 0, seed=0)
+    run_sweep(two_runs(undisturbed, "Steps"))
     assert killed_and_continued(disturbed, kills, seed=1) >= min(kills, 2)
     assert milestones(disturbed) == milestones(undisturbed)
     for folder in store.runs(disturbed):
         assert folder.status() == RunStatus.FINISHED
         points, problems = folder.points()
         assert problems == []
-        if "plugins" in str(folder.path):
-            steps = [point["info"]["step"] for point in points]
-            assert steps == sorted(set(steps))  # no line is doubled
-            assert [step for step in steps if step % 5 == 4] == [4, 9, 14, 19, 24, 29]  # and none is lost
+        steps = [point["info"]["step"] for point in points]
+        assert steps == sorted(set(steps))  # no line is doubled
+        assert [step for step in steps if step % 5 == 4] == [4, 9, 14, 19, 24, 29]  # and none is lost
 
 
 def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -271,11 +301,11 @@ def test_a_sweep_that_is_killed_twenty_times(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_cleanly(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path), plugin("Silent")], stderr=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path), "Silent"], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60.0
-    while not any(folder.read().get("status") == RunStatus.RUNNING for folder in store.runs(tmp_path)):
+    while not any("settings" in folder.read() for folder in store.runs(tmp_path)):  # its method has been made
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.05)
     workers = children_of(process.pid)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
@@ -310,7 +340,9 @@ def test_processes_that_leave_the_group_end_with_their_run(seconds: float, tmp_p
     pids, method = tmp_path / "pids", plugin("LeavesProcesses")
     pids.mkdir()
     options = {method: {"pids": str(pids), "seconds": seconds}}
-    folder, _ = run(experiment(tmp_path / "results", method, options=options, hard_limit_seconds=20.0))
+    one = experiment(tmp_path / "results", method, options=options, hard_limit_seconds=600.0)
+    recorded = RunFolder(one.specs()[0].folder(one.out))
+    folder, _ = run(one, now=ahead_once(lambda: bool(seconds and recorded.last_point())))
     assert folder.status() == (RunStatus.KILLED if seconds else RunStatus.FINISHED)
     left = [int(path.name) for path in pids.iterdir()]
     assert len(left) == 3

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis.families import REFERENCE, growing_methods, ordered
+from nearexact.bench.analysis.families import REFERENCE, growing_methods, is_sparse, ordered
 from nearexact.bench.analysis.losses import METRICS
 from nearexact.bench.analysis.points import KEY, last_at, run_positions
 
@@ -26,9 +26,10 @@ def milestones(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def reference_method(points: pd.DataFrame) -> str | None:
-    """The method whose milestones are the checkpoints: SGPR, else the first of its family that has any."""
+    """The method whose milestones are the checkpoints: SGPR, else the first of its family that has any, else of all."""
     candidates = ordered(set(milestones(points)["method"]) & growing_methods(points))
-    return REFERENCE if REFERENCE in candidates else next(iter(candidates), None)
+    family = [method for method in candidates if is_sparse(method)]
+    return REFERENCE if REFERENCE in family else next(iter([*family, *candidates]), None)
 
 
 def checkpoints(points: pd.DataFrame) -> pd.DataFrame:

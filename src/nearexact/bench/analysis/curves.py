@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nearexact.bench.analysis.families import growing_methods, is_sparse
+from nearexact.bench.analysis.families import growing_methods, is_lower_bound
 from nearexact.bench.analysis.points import COVERAGE, IntArray, run_positions
 from nearexact.typing import FloatArray
 
@@ -47,7 +47,8 @@ def smooth(points: pd.DataFrame) -> pd.DataFrame:
     m, elbo, milestone = points["m"].to_numpy(), points["elbo"].to_numpy(), points["milestone"].to_numpy()
     for (_, method, _), run in run_positions(points):
         if method in growing:
-            shown[run] = run[held_positions(m[run], elbo[run], milestone[run], is_bound=is_sparse(method))]
+            is_bound = is_lower_bound(method, has_upper=False)
+            shown[run] = run[held_positions(m[run], elbo[run], milestone[run], is_bound=is_bound)]
     smoothed = points.copy()
     smoothed[SMOOTHED] = points[SMOOTHED].to_numpy()[shown]
     return smoothed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from nearexact.bench import store
 from nearexact.bench.metrics import COVERAGE_LEVELS
+from nearexact.evidence import Evidence
 from nearexact.typing import FloatArray
 
 IntArray = NDArray[np.intp]
@@ -21,7 +23,8 @@ RunKey = tuple[str, str, int]  # the values of KEY
 
 KEY = ["dataset", "method", "seed"]
 COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
-OPTIONAL_NUMBERS = [*COVERAGE, "scheduled_m", "lower_bound", "exact_lml"]
+EVIDENCE = [f"evidence_{part.name}" for part in fields(Evidence)]  # what speaks for θ
+OPTIONAL_NUMBERS = [*COVERAGE, *EVIDENCE, "scheduled_m", "lower_bound", "exact_lml"]
 # How `stopped` starts in traces whose milestones do not say with booleans whether their stage counts.
 CUT_SHORT = ("time limit", "interrupted")
 NOT_COMPLETE = (*CUT_SHORT, "failed", "no better than a smaller M")

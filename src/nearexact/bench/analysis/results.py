@@ -31,6 +31,11 @@ class Size:
     inputs: int | None
 
     @property
+    def parameters(self) -> int | None:
+        """Of the kernel that the methods have: a lengthscale for each input, and a variance."""
+        return None if self.inputs is None else self.inputs + 1
+
+    @property
     def noise_only(self) -> float:
         """Log likelihood of standardised targets under the constant predictor; nan if n is not known."""
         return standardised_likelihood(self.n)
@@ -130,6 +135,7 @@ def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
                 "reason": content.get("reason") or "",
                 "points": content.get("points"),
                 "training_seconds": content.get("training_seconds"),
+                "evaluation_seconds": content.get("evaluation_seconds"),
                 "peak_memory_mb": content.get("peak_memory_mb"),
                 "budget_seconds": spec.get("budget_seconds"),
                 "threads": spec.get("threads"),

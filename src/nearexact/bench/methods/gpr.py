@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nearexact.bench.methods.sgpr import Predictor, common_to_stages
+from nearexact.bench.methods.sgpr import Predictor, common_to_stages, figures_of
 from nearexact.bench.protocol import Report, Task
 from nearexact.gp import ExactPosterior, ExactTraining, Progress, Stage
 from nearexact.gp.exact_training import SEARCH_SHARE, exact_memory
@@ -24,7 +24,7 @@ class GPR:
 
         def after_stage(stage: Stage, posterior: ExactPosterior) -> None:
             predict = Predictor(lambda: posterior)
-            shared = {**common_to_stages(stage), **predict.hyperparameters()}
+            shared = {**common_to_stages(stage), **figures_of(training.evidence()), **predict.hyperparameters()}
             report(predict, milestone=True, flops=training.flops, **shared)
 
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))

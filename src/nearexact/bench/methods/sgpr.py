@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 
-from nearexact.bench.protocol import Report, Task
+from nearexact.base_estimator import verdict_on
+from nearexact.bench.protocol import Predict, Report, Task
+from nearexact.bench.running.clock import TrainingClock
+from nearexact.certificate import NEAR_EXACT
+from nearexact.evidence import Evidence
 from nearexact.gp import (
     ExactPosterior,
     Progress,
@@ -21,39 +26,56 @@ from nearexact.gp import (
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.stages import StageEnd
-from nearexact.gp.training import SEARCH_SHARE, ObjectiveFactory
+from nearexact.gp.training import EVIDENCE_SHARE, SEARCH_SHARE, ObjectiveFactory
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray
 
 
 class SGPR:
-    """The training procedure of `SGPRegressor`, but it goes on to the end of the schedule or of the budget."""
+    """The training procedure of `SGPRegressor`, but it goes on to the end of the schedule or of the budget.
+
+    With `ends_near_exact` it ends where the estimator ends.
+    """
 
     name = "sgpr"
     objective: ClassVar[ObjectiveFactory] = SparseObjective
 
-    def __init__(self, procedure: str = "robust", max_inducing: int = SCHEDULE[-1], bound: str = "elbo") -> None:
+    def __init__(
+        self,
+        procedure: str = "robust",
+        max_inducing: int = SCHEDULE[-1],
+        bound: str = "elbo",
+        ends_near_exact: bool = False,
+    ) -> None:
         self.procedure, self.max_inducing, self.bound = procedure, max_inducing, bound
+        self.ends_near_exact = ends_near_exact
 
     def run(self, task: Task, report: Report) -> None:
+        clock = TrainingClock()
+
+        def record(predict: Predict, **figures: Any) -> None:
+            with clock.paused():
+                report(predict, flops=training.flops + witness.flops, **figures)
+
         def after_step(progress: Progress) -> None:
             predict = Predictor(progress.posterior)
-            report(predict, elbo=progress.objective, m=progress.m, flops=training.flops, **predict.hyperparameters())
+            record(predict, elbo=progress.objective, m=progress.m, **predict.hyperparameters())
 
-        def after_stage(stage: Stage, posterior: SparsePosterior) -> None:
-            predict = Predictor(lambda: posterior)
-            report(
+        def after_stage(stage: Stage, posterior: SparsePosterior) -> str | None:
+            predict, evidence = Predictor(lambda: posterior), witness.evidence()
+            record(
                 predict,
                 m=stage.m,
                 milestone=True,
-                flops=training.flops,
                 scheduled_m=stage.scheduled_m,
                 reselections=stage.reselections,
                 jitter=stage.jitter,
                 **common_to_stages(stage),
+                **figures_of(evidence),
                 **predict.hyperparameters(),
             )
+            return reason_to_end(training, evidence) if self.ends_near_exact else None
 
         training = Training(
             SquaredExponential(),
@@ -69,6 +91,7 @@ class SGPR:
             on_step=after_step,
             on_stage=after_stage,
         )
+        witness = Witness(training, task.budget_seconds, clock)
         training.run()
 
     def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> SparsePosterior:
@@ -93,6 +116,40 @@ def common_to_stages(stage: Stage) -> dict[str, Any]:
         "cut_short": stage.end in (StageEnd.TIME_LIMIT, StageEnd.INTERRUPTED),
         "stopped": stage.stopped,
     }
+
+
+class Witness:
+    """Says what speaks for a training's θ. Its looks are on the clock, and take a share of the budget at most."""
+
+    def __init__(self, training: Training, budget_seconds: float, clock: TrainingClock) -> None:
+        self._training, self._budget_seconds, self._clock = training, budget_seconds, clock
+        self._seconds = EVIDENCE_SHARE * budget_seconds  # for all looks that are still to come
+        self.flops = 0.0
+
+    def evidence(self) -> Evidence | None:
+        """For the best θ so far, if there was a search."""
+        search, started = self._training.search, self._clock.elapsed()
+        if search is None:
+            return None
+        flops = search.flops
+        evidence = search.evidence(self._training.best.theta, min(self._seconds, self._budget_seconds - started))
+        self._seconds -= self._clock.elapsed() - started
+        self.flops += search.flops - flops
+        return evidence
+
+
+def figures_of(evidence: Evidence | None) -> dict[str, Any]:
+    """What the trace gets of what speaks for θ."""
+    return {} if evidence is None else {f"evidence_{name}": value for name, value in asdict(evidence).items()}
+
+
+def reason_to_end(training: Training, evidence: Evidence | None) -> str | None:
+    """Why an estimator would end here, if it would."""
+    bounds, y = training.likelihood_bounds(), training.y
+    verdict = verdict_on(bounds, training.history, training.bounds()[0], y, evidence, is_exact=False)
+    if verdict in NEAR_EXACT or (verdict == "no better than noise" and training.searched_in_vain()):
+        return verdict
+    return None if y.any() else "constant target"
 
 
 class Predictor:

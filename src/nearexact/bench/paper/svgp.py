@@ -17,6 +17,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nearexact import files
 from nearexact.bench import store
 from nearexact.bench.running.experiment import Experiment
 from nearexact.bench.running.sweep import run_sweep
@@ -160,10 +161,11 @@ class SVGPExperiment:
         table, best = self.results(), self.best()
         centre = PUBLISHED_BEST if self.ablation_only and PUBLISHED_BEST in self.settings() else best
         paths = [self.out / name for name in ("svgp.csv", "svgp.pdf", "svgp.png")]
-        table.to_csv(paths[0], index=False)
+        files.write_text(paths[0], table.to_csv(index=False))
         figure = self.figure(centre)
         for path in paths[1:]:
-            figure.savefig(path, dpi=200)
+            with files.replacing(path) as temporary:
+                figure.savefig(temporary, format=path.suffix[1:], dpi=200)
         return paths
 
     def figure(self, centre: Setting) -> Figure:

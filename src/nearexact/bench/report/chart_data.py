@@ -8,7 +8,7 @@ import numpy as np
 
 from nearexact.bench.analysis import pareto, published
 from nearexact.bench.analysis.curves import held_positions
-from nearexact.bench.analysis.families import growing_methods, is_sparse
+from nearexact.bench.analysis.families import growing_methods, is_lower_bound
 from nearexact.bench.analysis.losses import COSTS, METRICS
 from nearexact.bench.analysis.points import COVERAGE, KEY, IntArray, run_positions
 from nearexact.bench.analysis.results import Results
@@ -82,7 +82,7 @@ def _run(method: str, columns: dict[str, Any], most: int, growing: set[str]) -> 
     m, elbo, milestone = columns.pop("m"), columns.pop("elbo"), columns.pop("milestone")
     held = every = np.arange(len(m))
     if method in growing:
-        held = held_positions(m, elbo, milestone, is_bound=is_sparse(method))
+        held = held_positions(m, elbo, milestone, is_bound=is_lower_bound(method, has_upper=False))
     keep = thin(len(m), np.flatnonzero(milestone), most)
     keep = np.unique(np.concatenate([keep, held[keep]]))
     shown = {name: column[keep] for name, column in columns.items() if not np.isnan(column[keep]).all()}

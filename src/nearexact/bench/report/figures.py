@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 
+from nearexact import files
 from nearexact.bench.analysis import pareto, published
 from nearexact.bench.analysis.checkpoints import milestones
 from nearexact.bench.analysis.families import BASELINES, ordered
@@ -57,16 +58,19 @@ def write_figures(
     """All figures of a report, over the cost `x`; the paths of their files."""
     paths: list[Path] = []
     folder.mkdir(parents=True, exist_ok=True)
-    for name, figure in _figures(results, near, x, with_published):
+    for name, figure in all_figures(results, near, x, with_published):
         for suffix in (".pdf", ".png"):
             paths.append(folder / f"{name}{suffix}")
-            with mpl.rc_context({"pdf.fonttype": 42}):  # fonts that publishers take
-                figure.savefig(paths[-1], dpi=200, facecolor="white")
+            with mpl.rc_context({"pdf.fonttype": 42}), files.replacing(paths[-1]) as path:  # fonts that publishers take
+                figure.savefig(path, format=suffix[1:], dpi=200, facecolor="white")
             figure.set_layout_engine("none")  # the second file takes the layout of the first
     return paths
 
 
-def _figures(results: Results, near: pd.DataFrame, x: str, with_published: bool) -> Iterator[tuple[str, Figure]]:
+def all_figures(
+    results: Results, near: pd.DataFrame, x: str = "elapsed", with_published: bool = False
+) -> Iterator[tuple[str, Figure]]:
+    """The figures of a report one after the other, with the names of their files."""
     judged = near[~near["method"].isin(BASELINES)]
     if len(judged):
         yield "near_exactness", overview(judged)

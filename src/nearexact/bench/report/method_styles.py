@@ -20,8 +20,9 @@ class Style:
     marker: str  # as matplotlib calls it
 
 
-# Colours: Okabe and Ito's, which colour-blind readers can tell apart.
+# Colours: Okabe and Ito's, which colour-blind readers can tell apart, and a violet between their pink and blue.
 _OWN = {
+    "nearexact": Style("nearexact", "#7B3FA0", "#C99BEA", "solid", "*"),
     "itergp": Style("IterGP", "#D55E00", "#FF8A3D", "solid", "s"),
     "sgpr": Style("SGPR", "#0072B2", "#4DB2F0", "solid", "o"),
     "sgpr-paper": Style("SGPR (paper)", "#3F97C9", "#9BD3F7", "dash", "o"),
@@ -38,7 +39,7 @@ _PLUGINS = (
     ("#882255", "#D9779F", "dash", "X"),
     ("#332288", "#9C8FE8", "longdash", "p"),
     ("#117733", "#6CC98A", "longdashdot", "h"),
-    ("#7A7A1F", "#CFCF5C", "dash", "*"),
+    ("#7A7A1F", "#CFCF5C", "dash", "d"),
     ("#AA4499", "#DD8FD0", "dot", "<"),
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from nearexact import pages
+from nearexact import files, pages
 from nearexact.bench.analysis import published, verdicts
 from nearexact.bench.analysis.families import BASELINES, ordered
 from nearexact.bench.analysis.results import Results, read
@@ -19,12 +19,20 @@ from nearexact.bench.report.figures import write_figures
 from nearexact.bench.report.method_styles import styles
 from nearexact.bench.report.table_format import ReportTable, significant
 from nearexact.bench.store import FAILED_STATUSES
-from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, CONVERGED_STEPS, NEAR_EXACT, Kind
+from nearexact.certificate import (
+    CERTIFIED_GAP,
+    CONVERGED_CHANGE,
+    CONVERGED_STEPS,
+    FEWEST_AGREEING,
+    NEAR_EXACT,
+    SUBSET_CAUTION,
+    Kind,
+)
 
 PAGE = "report.html"
 KINDS: dict[str, Kind] = {**verdicts.KINDS, **dict.fromkeys(map(str, FAILED_STATUSES), "bad")}  # of tags
 TAGGED = ("verdict", "status")
-WIDE = ("reason", "basis", "diagnosis")
+WIDE = ("reason", "hyperparameters", "basis", "diagnosis")
 NOT_ON_PAGE = (
     "versions",
     "processor",
@@ -43,7 +51,7 @@ def write_report(
     for table in tables:
         table.write(out / "tables")
     page = out / PAGE
-    page.write_text(render(results, tables, folder.resolve().name, with_published=with_published), encoding="utf-8")
+    files.write_text(page, render(results, tables, folder.resolve().name, with_published=with_published))
     paths = [page, out / "tables"]
     if with_figures:
         near = next(table for table in tables if table.name == "near_exactness").frame
@@ -56,7 +64,7 @@ def render(results: Results, tables: list[ReportTable], name: str, *, with_publi
     """The page."""
     by_name = {table.name: table for table in tables}
     near = by_name["near_exactness"].frame
-    files = [(table.title, _files(table)) for table in tables]
+    downloads = [(table.title, _downloads(table)) for table in tables]
     now = datetime.now(UTC)
     return pages.render(
         "report.html",
@@ -81,13 +89,15 @@ def render(results: Results, tables: list[ReportTable], name: str, *, with_publi
         certified_gap=f"{CERTIFIED_GAP:g}",
         converged_change=f"{100.0 * CONVERGED_CHANGE:g} %",
         converged_steps=CONVERGED_STEPS,
-        files=pages.as_json({name: text for _, files in files for name, text in files.items()}),
-        file_names=[(title, list(texts)) for title, texts in files],
+        fewest_agreeing=FEWEST_AGREEING,
+        subset_gain=f"{CERTIFIED_GAP / SUBSET_CAUTION:g}",
+        files=pages.as_json({name: text for _, texts in downloads for name, text in texts.items()}),
+        file_names=[(title, list(texts)) for title, texts in downloads],
         chart_data=pages.as_json(chart_data(results, with_published=with_published)),
     )
 
 
-def _files(table: ReportTable) -> dict[str, str]:
+def _downloads(table: ReportTable) -> dict[str, str]:
     """The files of a table that can be downloaded; the list of runs is not meant for print."""
     csv = {f"{table.name}.csv": table.to_csv()}
     return csv if table.name == "runs" else csv | {f"{table.name}.tex": table.to_latex()}

@@ -34,7 +34,7 @@ HEADINGS = {
     "coverage_95": "in 95 %", "elapsed": "seconds", "predict_seconds": "predict s", "metric": "metric",
     "seeds_near_exact": "seeds near-exact", "budget_seconds": "budget s", "training_seconds": "training s",
     "not_reached": "not reached", "no_better_than_noise": "no better than noise", "no_result": "no result",
-    "failed_runs": "failed runs",
+    "failed_runs": "failed runs", "evaluation_seconds": "evaluation s",
 }  # fmt: skip
 SHORT_COSTS = {"elapsed": "time", "flops": "FLOPs", "peak_memory_mb": "memory", "predict_seconds": "prediction"}
 METRIC_NAMES = {"lml": "LML", "rmse": "RMSE", "nlpd": "NLPD"}
@@ -277,9 +277,11 @@ def fidelity_table(results: Results) -> ReportTable:
 
 def failure_table(results: Results) -> ReportTable:
     """The runs that failed, and why."""
-    frame = results.failed[[*KEY, "status", "reason", "training_seconds", "points"]].reset_index(drop=True)
+    frame = results.failed[[*KEY, "status", "reason", "training_seconds", "evaluation_seconds", "points"]].reset_index(
+        drop=True
+    )
     headings = HEADINGS | {"status": "status"}
-    formats = {"training_seconds": significant, "points": whole}
+    formats = {"training_seconds": significant, "evaluation_seconds": significant, "points": whole}
     return ReportTable("failures", "Runs that failed", frame, headings, formats | _labels(frame))
 
 
@@ -290,6 +292,7 @@ def run_table(results: Results) -> ReportTable:
         "reason",
         "points",
         "training_seconds",
+        "evaluation_seconds",
         "peak_memory_mb",
         "budget_seconds",
         "threads",
@@ -299,7 +302,9 @@ def run_table(results: Results) -> ReportTable:
     frame["versions"] = [", ".join(f"{k} {v}" for k, v in versions.items()) for versions in results.runs["versions"]]
     frame["settings"] = [", ".join(f"{k}={v}" for k, v in settings.items()) for settings in results.runs["settings"]]
     formats = {"points": whole, "threads": whole}
-    formats |= dict.fromkeys(("training_seconds", "peak_memory_mb", "budget_seconds"), significant)
+    formats |= dict.fromkeys(
+        ("training_seconds", "evaluation_seconds", "peak_memory_mb", "budget_seconds"), significant
+    )
     headings = HEADINGS | {"status": "status", "git_commit": "commit"}
     return ReportTable("runs", "All runs", frame, headings, formats | _labels(frame))
 

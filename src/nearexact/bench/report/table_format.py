@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from nearexact import files
+
 Format = Callable[[Any], str]
 NOT_AVAILABLE = "n/a"
 _NUMBER = re.compile(r"(-?\d[\d.]*)(?:e(-?\d+))?(.*)", re.DOTALL)
@@ -78,7 +80,7 @@ class ReportTable:
         """Write its three files."""
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, text in ((".csv", self.to_csv()), (".md", self.to_markdown()), (".tex", self.to_latex())):
-            (folder / f"{self.name}{suffix}").write_text(text, encoding="utf-8")
+            files.write_text(folder / f"{self.name}{suffix}", text)
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from nearexact.bench import datasets, methods
 from nearexact.bench.store import RunSpec
@@ -69,8 +69,10 @@ class Experiment:
         unknown = sorted(set(self.options) - set(self.methods))
         if unknown:
             raise ValueError(f"there are options for {unknown}, which are not among the methods {list(self.methods)}")
+        if self.device == "cpu":
+            return
         try:
-            torch.empty(0, device=self.device)
+            import_module("torch").empty(0, device=self.device)  # only here: it takes seconds to import
         except (RuntimeError, AssertionError) as error:  # an unknown name, or no such device here
             raise ValueError(f"there is no device {self.device!r} to run on: {str(error).splitlines()[0]}") from error
 

@@ -16,13 +16,13 @@ import subprocess
 import sys
 import traceback
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-import torch
 
 from nearexact.bench.json_values import bounded
 from nearexact.bench.methods import create
@@ -49,15 +49,18 @@ def main() -> None:
     clock: TrainingClock | None = None
     memory = peak_memory_mb
     try:
-        torch.set_num_threads(spec.threads)
         method = create(spec.method, spec.options)
         channel.send({"kind": "about", "settings": bounded(getattr(method, "__dict__", {}))})
         if hasattr(method, "prepare"):
             method.prepare()  # imports, above all: they are no training
-        torch.manual_seed(spec.seed)
+        torch = sys.modules.get("torch")  # a method that does not use it need not wait for it
+        if torch is not None:
+            torch.set_num_threads(spec.threads)
+            torch.manual_seed(spec.seed)
         task, X_test = _read_task(spec, data_fd)
         channel.send({"kind": "start"})
-        clock = TrainingClock(synchronise=torch.cuda.synchronize if spec.device.startswith("cuda") else lambda: None)
+        synchronise = torch.cuda.synchronize if torch is not None and spec.device.startswith("cuda") else lambda: None
+        clock = TrainingClock(synchronise=synchronise)
         recorder = Recorder(RemoteEvaluations(channel), X_test, spec.budget_seconds, clock)
         memory = recorder.peak_memory_mb
         with suppress(BudgetExhausted):
@@ -118,7 +121,7 @@ def surroundings(spec: RunSpec) -> dict[str, Any]:
             "processor": _processor(),
             "cores": os.cpu_count(),
             "memory_mb": psutil.virtual_memory().total / 1e6,
-            "gpu": torch.cuda.get_device_name(spec.device) if spec.device.startswith("cuda") else None,
+            "gpu": import_module("torch").cuda.get_device_name(spec.device) if spec.device.startswith("cuda") else None,
         },
         "threads": spec.threads,
         "git_commit": _git_commit(),

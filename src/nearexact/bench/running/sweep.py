@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -20,14 +21,21 @@ from nearexact.bench.store import RunFolder, RunSpec
 
 
 def run_sweep(
-    experiment: Experiment, *, retry_failed: bool = False, on_event: Callable[[Event], None] = lambda _: None
+    experiment: Experiment,
+    *,
+    retry_failed: bool = False,
+    on_event: Callable[[Event], None] = lambda _: None,
+    now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Make the runs that are not done yet. Ctrl-C stops the running ones, which start again next time."""
+    """Make the runs that are not done yet. Ctrl-C stops the running ones, which start again next time.
+
+    `now` is the clock of the runs' hard limits.
+    """
     experiment.check()
     waiting = _prepare(experiment, retry_failed, on_event)
     stop = threading.Event()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    make = partial(make_run, results=experiment.out, retry_failed=retry_failed, stop=stop, on_event=events.put)
+    make = partial(make_run, results=experiment.out, retry_failed=retry_failed, stop=stop, on_event=events.put, now=now)
     with ThreadPoolExecutor(max_workers=experiment.jobs) as pool:
         runs = [pool.submit(make, spec) for spec in waiting]
         try:

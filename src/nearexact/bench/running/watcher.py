@@ -63,13 +63,18 @@ def make_run(
     retry_failed: bool,
     stop: threading.Event,
     on_event: Callable[[Event], None],
+    now: Callable[[], float] = time.monotonic,
+    lock_seconds: float = WAIT_FOR_LOCK,
 ) -> Event:
-    """Make a run unless another sweep makes it or has made it. After `stop` it is ended, and is interrupted."""
+    """Make a run unless another sweep makes it or has made it. After `stop` it is ended, and is interrupted.
+
+    `now` is the clock of the hard limit; a run that is locked is waited for `lock_seconds`.
+    """
     folder = RunFolder(spec.folder(results).resolve())
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
-        with folder.lock().acquire(timeout=WAIT_FOR_LOCK):
-            return _make_run_locked(spec, folder, retry_failed, stop, on_event)
+        with folder.lock().acquire(timeout=lock_seconds):
+            return _make_run_locked(spec, folder, retry_failed, stop, on_event, now)
     except Timeout:
         return Event(spec, RunStatus.ELSEWHERE, "another process is writing this run")
     except OSError as error:
@@ -77,7 +82,12 @@ def make_run(
 
 
 def _make_run_locked(
-    spec: RunSpec, folder: RunFolder, retry_failed: bool, stop: threading.Event, on_event: Callable[[Event], None]
+    spec: RunSpec,
+    folder: RunFolder,
+    retry_failed: bool,
+    stop: threading.Event,
+    on_event: Callable[[Event], None],
+    now: Callable[[], float],
 ) -> Event:
     content = folder.read()
     if content.get("status") in (store.SUCCESSFUL_STATUSES if retry_failed else store.ENDED_STATUSES):
@@ -91,7 +101,7 @@ def _make_run_locked(
     else:
         n_train, inputs = split.X_train.shape
         folder.update(data={"n_train": n_train, "n_test": len(split.y_test), "inputs": inputs})
-        with _RunProcess(spec, folder, split) as process:
+        with _RunProcess(spec, folder, split, now) as process:
             del split
             watched = process.watch(stop, on_event)
         if watched is None:
@@ -111,8 +121,8 @@ def _failure(error: Exception) -> _End:
 class _RunProcess:
     """The processes of a run while it is under way."""
 
-    def __init__(self, spec: RunSpec, folder: RunFolder, split: datasets.Split) -> None:
-        self._spec, self._folder = spec, folder
+    def __init__(self, spec: RunSpec, folder: RunFolder, split: datasets.Split, now: Callable[[], float]) -> None:
+        self._spec, self._folder, self._now = spec, folder, now
         self._evaluator = Evaluator(folder, split.y_test, spec.budget_seconds)
         self._end: _End | None = None
         self._about: dict[str, Any] = {}
@@ -126,7 +136,7 @@ class _RunProcess:
             fds = [there.fileno(), data.fileno()]
             runner = [sys.executable, "-P", "-m", "nearexact.bench.running.runner", *map(str, fds)]
             command = [sys.executable, "-P", supervisor.__file__, str(folder.path / store.LOG), ",".join(map(str, fds))]
-            self._started = time.monotonic()
+            self._started = now()
             self._supervisor = subprocess.Popen(
                 [*command, *runner, json.dumps(asdict(spec))],
                 stdin=subprocess.PIPE,  # never written to: when it closes, by whatever cause, the run ends
@@ -224,7 +234,7 @@ class _RunProcess:
             **last,
             "points": evaluator.points,
             "evaluation_seconds": evaluator.evaluation_seconds,
-            "wall_seconds": time.monotonic() - self._started,
+            "wall_seconds": self._now() - self._started,
             **end.details,
         }
         if evaluator.lost_seconds:
@@ -234,7 +244,7 @@ class _RunProcess:
     def _beyond_limits(self) -> _End | None:
         """How the run has to be ended, if it has gone too far."""
         hard_limit = self._spec.hard_limit_seconds
-        if time.monotonic() - self._started > hard_limit:
+        if self._now() - self._started > hard_limit:
             return _End(RunStatus.KILLED, f"the hard limit of {hard_limit:g} s of wall-clock time has passed")
         limit = self._spec.memory_limit or MACHINE_SHARE * psutil.virtual_memory().total
         used = _memory_above(self._supervisor.pid, limit)

@@ -13,7 +13,7 @@ from nearexact.gp.stored_kernel import Storage, StoredKernel
 MOST_ITERATIONS = 1000
 
 
-class Solver:
+class ColumnSolver:
     """Solves with what `product` and `precondition` hold at the moment."""
 
     def __init__(

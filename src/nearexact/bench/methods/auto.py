@@ -1,0 +1,48 @@
+"""What `GPRegressor(method="auto")` does: the exact GP where the budget allows it, else the sparse one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from nearexact.bench.methods.gpr import GPR
+from nearexact.bench.methods.sgpr import SGPR
+from nearexact.bench.protocol import Method, Report, Task
+from nearexact.gp import ExactObjective, ExactPosterior, SparsePosterior
+from nearexact.gp.exact import exact_fits
+from nearexact.gp.schedule import SCHEDULE
+from nearexact.kernels import SquaredExponential
+from nearexact.kernels.base import Kernel, as_kernel
+
+
+class NearExact:
+    """The estimator under a training-time budget: it ends where the estimator ends, near the exact GP or at a limit.
+
+    `method_` in its trace says which way it went, as the estimator's attribute does.
+    """
+
+    name = "nearexact"
+
+    def __init__(self, max_inducing: int = SCHEDULE[-1]) -> None:
+        self.max_inducing = max_inducing
+
+    def run(self, task: Task, report: Report) -> None:
+        method_ = self.way(task)
+        methods: dict[str, Method] = {
+            "cholesky": GPR(),
+            "sparse": SGPR(max_inducing=self.max_inducing, ends_near_exact=True),
+        }
+        methods[method_].run(task, partial(report, method_=method_))
+
+    def way(self, task: Task) -> str:
+        """The estimator's `method_`: another way to train is another answer here, and another entry above."""
+        X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
+        kernel = as_kernel(SquaredExponential(), X.shape[1])
+        return "cholesky" if exact_fits(kernel, X, y, task.budget_seconds, task.memory_limit) else "sparse"
+
+    def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> SparsePosterior | ExactPosterior:
+        """The approximation at given hyperparameters with m points chosen for them; the exact GP has no m."""
+        if m is None:
+            return ExactObjective(kernel, noise_variance, task.X_train, task.y_train).factorise(kernel, noise_variance)
+        return SGPR().at(task, kernel, noise_variance, m)
