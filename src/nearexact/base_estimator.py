@@ -24,12 +24,23 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nearexact import persistence
-from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT, Certificate, Verdict, confirm, judge
+from nearexact.certificate import (
+    CERTIFIED_GAP,
+    NEAR_EXACT,
+    Certificate,
+    Estimate,
+    Verdict,
+    confirm,
+    judge,
+    judge_estimate,
+)
 from nearexact.certifying import certify
 from nearexact.certifying_predictions import CertifiedPredictions, certify_predictions
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
+from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.search import Round
@@ -84,9 +95,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     history_: list[Stage]
     search_: list[Round]  # empty in a loaded model
     n_features_in_: int
-    method_: str  # "cholesky" or "sparse"
+    method_: str  # "cholesky", "iterative" or "sparse"
     metadata_: dict[str, Any]  # JSON-serialisable values that other layers keep with the model, under keys of their own
-    _posterior: SparsePosterior | ExactPosterior
+    _posterior: SparsePosterior | ExactPosterior | IterativePosterior
     _scaling_X: Scaling
     _scaling_y: Scaling
     _problem: Problem | None  # not in a loaded model
@@ -111,7 +122,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _training(
         self, problem: Problem, time_limit: float, memory_limit: int | None, display: Display
-    ) -> Training | ExactTraining:
+    ) -> Training | ExactTraining | IterativeTraining:
         raise TypeError(f"{type(self).__name__} must define _training")
 
     @overload
@@ -229,7 +240,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         targets = targets.astype(np.float64)
         return Problem.of(inputs, targets, Scaling.of(inputs), Scaling.of(targets), device)
 
-    def _run(self, training: Training | ExactTraining, problem: Problem) -> None:
+    def _run(self, training: Training | ExactTraining | IterativeTraining, problem: Problem) -> None:
         """Train, and become the best model, also after Ctrl-C, which is then passed on."""
         pressed: KeyboardInterrupt | None = None
         try:
@@ -250,7 +261,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         if pressed is not None:
             raise pressed
 
-    def _adopt(self, training: Training | ExactTraining, problem: Problem) -> None:
+    def _adopt(self, training: Training | ExactTraining | IterativeTraining, problem: Problem) -> None:
         posterior, (elbo, upper) = persistence.contiguous(training.posterior()), training.bounds()
         bounds = training.likelihood_bounds()
         self._posterior, self._problem = posterior, problem
@@ -260,9 +271,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         self.kernel_, self.noise_variance_ = posterior.kernel, posterior.noise_variance
         self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
         self.elbo_, self.upper_bound_ = elbo, upper
-        self.method_ = "sparse" if isinstance(posterior, SparsePosterior) else "cholesky"
+        self.method_ = persistence.METHODS[type(posterior)]
         evidence = training.evidence()
-        self.certificate_ = Certificate.of(bounds, self._verdict(bounds, problem.y, evidence), evidence)
+        found = training.estimate() if isinstance(training, IterativeTraining) else None
+        estimate = None if found is None else Estimate(found.value, found.standard_error)
+        verdict = self._verdict(bounds, problem.y, evidence, estimate)
+        self.certificate_ = Certificate.of(bounds, verdict, evidence, estimate=estimate)
         self.metadata_ = {}  # what was kept with an earlier fit belongs to other data
 
     def _training_data(self, X: Any, y: Any) -> Problem:
@@ -299,7 +313,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         limit = next((words for end, words in limits.items() if end == ended), None)
         if limit is None or self.certificate_.verdict in NEAR_EXACT:
             return
-        if isinstance(self._posterior, ExactPosterior):
+        if not isinstance(self._posterior, SparsePosterior):
             message = (
                 f"{limit} ended the fit before the optimiser had converged: the log marginal likelihood is"
                 f" {self.elbo_:.6g} so far. Raise the limit to let it finish."
@@ -321,7 +335,14 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             self.__dict__ = before
             raise
 
-    def _verdict(self, bounds: LikelihoodBounds, y: torch.Tensor, evidence: Evidence | None) -> Verdict:
+    def _verdict(
+        self, bounds: LikelihoodBounds, y: torch.Tensor, evidence: Evidence | None, estimate: Estimate | None = None
+    ) -> Verdict:
+        if isinstance(self._posterior, IterativePosterior) and estimate is not None:
+            error = self._posterior.mean_error
+            verdict = judge_estimate(estimate, noise_only_likelihood(y), len(y), evidence, error)
+            # Estimates of several rounds are no steps up in M, so that only the proved bounds can say more.
+            return verdict if verdict != "not reached" else verdict_on(bounds, [], self.elbo_, y, evidence, False)
         return verdict_on(bounds, self.history_, self.elbo_, y, evidence, isinstance(self._posterior, ExactPosterior))
 
     def _new_inputs(self, X: Any) -> FloatArray:

@@ -31,6 +31,8 @@ CERTIFIED_GAP = 0.01  # nats per point
 CONVERGED_CHANGE = 0.002  # of the ELBO's distance to the constant predictor's log likelihood
 CONVERGED_STEPS = 2  # steps up in M, one after the other, that must have changed so little
 FEWEST_AGREEING = 2  # starts of a search that must have ended near the best of all
+STANDARD_ERRORS = 2.0  # on either side of an estimate
+NEGLIGIBLE_ERROR = 0.01  # of a mean, in standard deviations of the noise
 SUBSET_CAUTION = 2.0  # what a subset shows may be so many times as large on all rows
 
 
@@ -45,6 +47,13 @@ class Doubt(StrEnum):
 
 
 Kind = Literal["good", "fair", "open", "plain", "bad"]  # of a tag: a class in the style of pages
+
+
+class Estimate(NamedTuple):
+    """Of the exact log marginal likelihood, by random probes: nothing is proved by it."""
+
+    value: float
+    standard_error: float
 
 
 class Colours(NamedTuple):
@@ -92,6 +101,9 @@ class Certificate:
     iterations: int = 0  # of conjugate gradients
     seconds: float = 0.0  # that it took to find these bounds; 0 if they came with the fit
     evidence: Evidence | None = None  # what speaks for θ; None if nobody has looked
+    # The likelihood itself where it was estimated by random probes, which proves nothing, and its standard error.
+    estimate: float | None = None
+    standard_error: float | None = None
 
     @staticmethod
     def of(
@@ -101,6 +113,7 @@ class Certificate:
         *,
         iterations: int = 0,
         seconds: float = 0.0,
+        estimate: Estimate | None = None,
     ) -> Certificate:
         """What these bounds and this evidence amount to."""
         return Certificate(
@@ -114,6 +127,8 @@ class Certificate:
             iterations=iterations,
             seconds=seconds,
             evidence=evidence,
+            estimate=None if estimate is None else estimate.value,
+            standard_error=None if estimate is None else estimate.standard_error,
         )
 
     @property
@@ -152,9 +167,23 @@ class Certificate:
             return "unknown"
         return "trace" if self.trace_gap >= self.residual_gap else "residual"
 
+    @property
+    def known_estimate(self) -> Estimate | None:
+        """The estimate with its standard error, where there is one."""
+        if self.estimate is None or self.standard_error is None:
+            return None
+        return Estimate(self.estimate, self.standard_error)
+
+    @property
+    def estimated(self) -> str:
+        """The same in words, empty where there is none."""
+        known = self.known_estimate
+        return "" if known is None else f"estimated as {known.value:.6g} ± {known.standard_error:.2g} (standard error)"
+
     def __str__(self) -> str:
+        estimated = f", {self.estimated}" if self.estimated else ""
         return (
-            f"{self.verdict}: {self.lower:.6g} <= log marginal likelihood <= {self.upper:.6g},"
+            f"{self.verdict}: {self.lower:.6g} <= log marginal likelihood <= {self.upper:.6g}{estimated},"
             f" gap {self.gap_per_point:.2g} nats per point; hyperparameters: {self.about_theta}"
         )
 
@@ -169,6 +198,7 @@ class Certificate:
             [
                 f"Certificate: {self.verdict}",
                 f"  log marginal likelihood  {self.lower:.8g} to {self.upper:.8g} nats",
+                *([f"                           {self.estimated}"] if self.estimated else []),
                 f"  gap per point            {self.gap_per_point:.3g} nats (certified below {CERTIFIED_GAP:g})",
                 f"  gap                      {parts}",
                 f"  KL to exact posterior    at most {self.kl_bound:.4g} nats",
@@ -208,6 +238,22 @@ def judge(
         if all(abs(b - a) < CONVERGED_CHANGE * worth for a, b in pairwise(last)):
             return "converged"
     return "not reached"
+
+
+def judge_estimate(
+    estimate: Estimate, noise_only: float, n: int, evidence: Evidence | None, mean_error: float
+) -> Verdict:
+    """The verdict on a model whose posterior is the exact one but for `mean_error`, at a θ found on this estimate.
+
+    It is "exact" if the mean cannot be told from the exact one, the likelihood is known as well as a certified one, and
+    the evidence supports θ. The estimate's own uncertainty counts against it throughout.
+    """
+    margin = STANDARD_ERRORS * estimate.standard_error
+    lower, upper = estimate.value - margin, estimate.value + margin
+    verdict = confirm(judge(lower, upper, [], noise_only, n), lower, n, evidence)
+    if verdict == "certified":
+        return "exact" if mean_error <= NEGLIGIBLE_ERROR else "not reached"
+    return verdict
 
 
 def confirm(verdict: Verdict, lower: float, n: int, evidence: Evidence | None) -> Verdict:

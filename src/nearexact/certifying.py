@@ -40,8 +40,10 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
         memory_limit=estimator.memory_limit,
     )
     model = objective.factorise(estimator.kernel_, estimator.noise_variance_, residuals=True)
-    maximised = (model.elbo, model.tight_bound)  # one of them was maximised
-    if not any(abs(value - estimator.elbo_) <= SAME_DATA * len(problem.y) for value in maximised):
+    estimate = estimator.certificate_.known_estimate
+    # One of the two was maximised; where an estimate was, the ELBO was noted.
+    known = estimator.elbo_ if estimate is None else estimator.certificate_.elbo
+    if not any(abs(value - known) <= SAME_DATA * len(problem.y) for value in (model.elbo, model.tight_bound)):
         raise ValueError("these are not the data that the model was fitted to: their likelihood differs")
     with tightening_display(estimator.progress, seconds) as display:
         result = tighten_bounds(
@@ -55,8 +57,9 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
     evidence = estimator.certificate_.evidence or _search(estimator, problem, seconds - (time.perf_counter() - started))
     return Certificate.of(
         result.bounds,
-        estimator._verdict(result.bounds, problem.y, evidence),
+        estimator._verdict(result.bounds, problem.y, evidence, estimate),
         evidence,
+        estimate=estimate,
         iterations=result.iterations,
         seconds=time.perf_counter() - started,
     )

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nearexact.gp.posterior import ExactPosterior
+from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_bounds import ExactSystem
-from nearexact.gp.prediction_solvers import CholeskySolver, Solver, SparseSolver
+from nearexact.gp.prediction_solvers import CholeskySolver, SolvedSparseSolver, Solver, SparseSolver
 from nearexact.gp.rounding import EPS
 from nearexact.gp.tighten_predictions import tighten_predictions
 from nearexact.limits import memory_budget, parse_seconds
@@ -37,7 +38,7 @@ class CertifiedPredictions(NamedTuple):
 
 def needs_training_data(estimator: Regressor) -> bool:
     """Whether predictions can be certified only if the training data are passed: a sparse model from a file."""
-    return not isinstance(estimator._posterior, ExactPosterior) and estimator._problem is None
+    return isinstance(estimator._posterior, SparsePosterior) and estimator._problem is None
 
 
 def certify_predictions(
@@ -87,6 +88,10 @@ def _exact_and_solver(estimator: Regressor, X_train: Any, y_train: Any) -> tuple
     posterior, s = estimator._posterior, estimator.noise_variance_
     if isinstance(posterior, ExactPosterior):  # it holds its data
         return ExactSystem(posterior.kernel, s, posterior.X, posterior.y), CholeskySolver(posterior)
+    if isinstance(posterior, IterativePosterior):  # and so does this one
+        system = ExactSystem(posterior.kernel, s, posterior.X, posterior.y)
+        memory = memory_budget(estimator.memory_limit, system.X.device)
+        return system, SolvedSparseSolver(posterior, system, int(KEPT_SHARE * memory))
     if (X_train is None) != (y_train is None):
         raise ValueError("X_train and y_train must be passed both or not at all, got one of them")
     if X_train is None and needs_training_data(estimator):

@@ -10,6 +10,8 @@ from nearexact.base_estimator import Problem, Regressor, verdict_on
 from nearexact.certificate import NEAR_EXACT
 from nearexact.gp.exact import exact_fits
 from nearexact.gp.exact_training import ExactTraining
+from nearexact.gp.iterative_cost import iterative_fits
+from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.stages import Stage
@@ -19,7 +21,7 @@ from nearexact.kernels.base import as_kernel
 from nearexact.progress import Display
 from nearexact.typing import MemoryLimit, TimeLimit
 
-METHODS = ("auto", "cholesky", "sparse")
+METHODS = ("auto", "cholesky", "iterative", "sparse")
 
 
 class SGPRegressor(Regressor):
@@ -96,12 +98,17 @@ class GPRegressor(Regressor):
 
     Parameters
     ----------
-    method : {"auto", "cholesky", "sparse"}, default "auto"
-        "cholesky" is the exact GP: time grows with N³, memory with N². "sparse" is that of SGPRegressor. "auto" takes
-        the exact one if its predicted time and memory fit the limits.
+    method : {"auto", "cholesky", "iterative", "sparse"}, default "auto"
+        "cholesky" is the exact GP: time grows with N³, memory with N². "iterative" is the exact GP by conjugate
+        gradients: time grows with N², and memory with N. "sparse" is that of SGPRegressor. "auto" takes the first of
+        these whose predicted time and memory fit the limits.
 
-    The other parameters, attributes and methods are those of SGPRegressor. Of an exact GP both bounds are the log
-    marginal likelihood, and `inducing_points_` are all rows. `method_` is what was done.
+    The other parameters, attributes and methods are those of SGPRegressor. Of an exact GP by Cholesky both bounds are
+    the log marginal likelihood, and `inducing_points_` are all rows. By conjugate gradients the log marginal likelihood
+    is estimated: `elbo_` is the estimate, `certificate_` has its standard error next to proved bounds, and
+    `inducing_points_` are those of the preconditioner. The mean is then the exact GP's, and so are joint covariances
+    (`return_cov`, `sample_y`); standard deviations are extrapolated from nearest rows, and may be off by several per
+    cent where inputs are many and the noise is little. `method_` is what was done.
     """
 
     def __init__(
@@ -127,14 +134,19 @@ class GPRegressor(Regressor):
 
     def _training(
         self, problem: Problem, time_limit: float, memory_limit: int | None, display: Display
-    ) -> Training | ExactTraining:
+    ) -> Training | ExactTraining | IterativeTraining:
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
-        kernel = as_kernel(SquaredExponential() if self.kernel is None else self.kernel, problem.X.shape[1])
-        exact = self.method == "cholesky" or (
-            self.method == "auto" and exact_fits(kernel, problem.X, problem.y, time_limit, memory_limit)
-        )
-        train = exact_training if exact else sparse_training
+        method = self.method
+        if method == "auto":
+            kernel = as_kernel(SquaredExponential() if self.kernel is None else self.kernel, problem.X.shape[1])
+            if exact_fits(kernel, problem.X, problem.y, time_limit, memory_limit):
+                method = "cholesky"
+            else:
+                method = "iterative" if iterative_fits(kernel, problem.X, time_limit, memory_limit) else "sparse"
+        if method == "sparse":
+            return sparse_training(self, problem, time_limit, memory_limit, display)
+        train = exact_training if method == "cholesky" else iterative_training
         return train(self, problem, time_limit, memory_limit, display)
 
 
@@ -188,6 +200,24 @@ def exact_training(
         memory_limit=memory_limit,
         start=problem.start,
         seed=_seed(estimator),
+        on_step=display.step,
+        on_stage=lambda stage, _: display.stage(stage),
+        on_round=display.round,
+    )
+
+
+def iterative_training(
+    estimator: Regressor, problem: Problem, time_limit: float, memory_limit: int | None, display: Display
+) -> IterativeTraining:
+    return IterativeTraining(
+        SquaredExponential() if estimator.kernel is None else estimator.kernel,
+        problem.X,
+        problem.y,
+        max_inducing=estimator.max_inducing,
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+        seed=_seed(estimator),
+        start=problem.start,
         on_step=display.step,
         on_stage=lambda stage, _: display.stage(stage),
         on_round=display.round,

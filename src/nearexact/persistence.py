@@ -23,6 +23,8 @@ from nearexact.certificate import NEAR_EXACT, Certificate
 from nearexact.evidence import Evidence
 from nearexact.files import replacing
 from nearexact.gp.exact import ExactObjective, exact_memory
+from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.neighbours import SIZES
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.safety import Repairs
 from nearexact.gp.stages import Stage, StageEnd
@@ -49,9 +51,17 @@ ENTRIES = (
 )  # fmt: skip
 
 # The arrays of a posterior, by their names in it, and those of the two scalings.
-SPARSE, EXACT = "sparse", "exact"  # kinds of posterior
-SPARSE_ARRAYS = ("Z", "L", "L_B", "weights")
-EXACT_ARRAYS = ("X", "centre", "y", "weights")
+Posterior = SparsePosterior | ExactPosterior | IterativePosterior
+SPARSE, EXACT, ITERATIVE = "sparse", "exact", "iterative"  # kinds of posterior
+KINDS: dict[type[Posterior], str] = {SparsePosterior: SPARSE, ExactPosterior: EXACT, IterativePosterior: ITERATIVE}
+METHODS: dict[type[Posterior], str] = {
+    SparsePosterior: "sparse", ExactPosterior: "cholesky", IterativePosterior: "iterative",
+}  # fmt: skip
+ARRAYS = {
+    SPARSE: ("Z", "L", "L_B", "weights"),
+    EXACT: ("X", "centre", "y", "weights"),
+    ITERATIVE: ("X", "y", "weights", "Z", "L", "L_B", "extrapolation"),
+}
 EXACT_FACTOR = "L"  # is computed again when a file is read: N² numbers are gigabytes. Earlier files have it.
 SCALING_ARRAYS = ("shift_X", "scale_X", "shift_y", "scale_y")
 CHOLESKY_FACTORS = ("L", "L_B")
@@ -64,8 +74,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     posterior = estimator._posterior
     if type(estimator).__module__ != "nearexact.estimators":
         raise ValueError(f"only SGPRegressor and GPRegressor themselves can be saved, got {type(estimator).__name__}")
-    names = SPARSE_ARRAYS if isinstance(posterior, SparsePosterior) else EXACT_ARRAYS
-    arrays = {name: getattr(posterior, name).detach().cpu().numpy() for name in names}
+    kind = KINDS[type(posterior)]
+    arrays = {name: getattr(posterior, name).detach().cpu().numpy() for name in ARRAYS[kind]}
     for name, scaling in (("X", estimator._scaling_X), ("y", estimator._scaling_y)):
         arrays |= {f"shift_{name}": np.asarray(scaling.shift), f"scale_{name}": np.asarray(scaling.scale)}
     settings = estimator.get_params(deep=False)
@@ -77,7 +87,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         "format": FORMAT,
         "version": VERSION,
         "estimator": type(estimator).__name__,
-        "posterior": SPARSE if isinstance(posterior, SparsePosterior) else EXACT,
+        "posterior": kind,
         "settings": settings,
         "kernel": _describe(estimator.kernel_),
         "noise_variance": estimator.noise_variance_,
@@ -91,6 +101,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
         "metadata": getattr(estimator, "metadata_", {}),
     }
+    if isinstance(posterior, IterativePosterior):
+        header["residual_bound"] = posterior.residual_bound
     try:
         text = json.dumps(header, default=_plain)
     except (TypeError, OverflowError, RecursionError) as error:
@@ -123,10 +135,12 @@ def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
         ) from error
 
 
-def contiguous(posterior: SparsePosterior | ExactPosterior) -> SparsePosterior | ExactPosterior:
+def contiguous(posterior: Posterior) -> Posterior:
     """The same with arrays laid out as they are after loading: rounding depends on that."""
-    names = SPARSE_ARRAYS if isinstance(posterior, SparsePosterior) else (*EXACT_ARRAYS, EXACT_FACTOR)
-    return replace(posterior, **{name: getattr(posterior, name).contiguous() for name in names})
+    kind = KINDS[type(posterior)]
+    names = (*ARRAYS[kind], EXACT_FACTOR) if kind == EXACT else ARRAYS[kind]
+    arrays: dict[str, Any] = {name: getattr(posterior, name).contiguous() for name in names}
+    return replace(posterior, **arrays)
 
 
 # ---- from a file to an estimator; what goes wrong here is reported by `load` -----------------------------------------
@@ -144,22 +158,23 @@ def _header(header: Any, has_checksum: bool) -> dict[str, Any]:
         raise ValueError(f"its version is {version}, which does not go with {'a' if has_checksum else 'no'} checksum")
     if version < WITH_POSTERIOR:
         header["posterior"] = SPARSE if header["estimator"] == "SGPRegressor" else EXACT
-    if header["posterior"] not in (SPARSE, EXACT):
+    if header["posterior"] not in ARRAYS:
         raise ValueError(f"there is no posterior {header['posterior']!r}")
     return header
 
 
 def _check_shapes(posterior: str, shapes: Mapping[str, list[int]]) -> None:
     """Raise a ValueError unless the arrays are those of the posterior, of sizes that go together."""
-    names = (SPARSE_ARRAYS if posterior == SPARSE else EXACT_ARRAYS) + SCALING_ARRAYS
+    names = ARRAYS[posterior] + SCALING_ARRAYS
     if set(shapes) - ({EXACT_FACTOR} if posterior == EXACT else set()) != set(names):
         raise ValueError(f"its arrays are {sorted(shapes)} instead of {sorted(names)}")
-    m, d = math.prod(shapes["weights"]), math.prod(shapes["shift_X"])
-    if m < 1 or d < 1:
-        raise ValueError(f"it has {m} weights and {d} inputs")
+    n, d = math.prod(shapes["weights"]), math.prod(shapes["shift_X"])
+    m = math.prod(shapes["Z"][:1]) if posterior == ITERATIVE else n
+    if n < 1 or m < 1 or d < 1:
+        raise ValueError(f"it has {n} weights, {m} points and {d} inputs")
     expected = {
-        "weights": [m], "L": [m, m], "L_B": [m, m], "Z": [m, d], "X": [m, d], "centre": [d], "y": [m],
-        "shift_X": [d], "scale_X": [d], "shift_y": [], "scale_y": [],
+        "weights": [n], "L": [m, m], "L_B": [m, m], "Z": [m, d], "X": [n, d], "centre": [d], "y": [n],
+        "extrapolation": [len(SIZES) + 1], "shift_X": [d], "scale_X": [d], "shift_y": [], "scale_y": [],
     }  # fmt: skip
     for name, shape in shapes.items():
         if list(shape) != expected[name]:
@@ -187,16 +202,16 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
     estimator._scaling_X, estimator._scaling_y = scalings
     m, d = len(arrays["weights"]), len(arrays["shift_X"])
     kernel, noise_variance = _kernel(header["kernel"]).for_inputs(d), _positive(header["noise_variance"])
-    estimator._posterior = _posterior(header["posterior"], arrays, kernel, noise_variance)
+    estimator._posterior = _posterior(header, arrays, kernel, noise_variance)
     estimator._problem, estimator.search_ = None, []
     estimator.kernel_, estimator.noise_variance_ = kernel, noise_variance
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
     estimator.elbo_, estimator.upper_bound_ = _finite(header["elbo"]), _number(header["upper_bound"])
     estimator.certificate_ = _certificate(header["certificate"], header["version"])
-    estimator.method_ = "sparse" if header["posterior"] == SPARSE else "cholesky"
+    estimator.method_ = METHODS[type(estimator._posterior)]
     estimator.history_ = [_stage(stage, header["version"]) for stage in header["history"]]
     n = estimator.certificate_.n
-    if m > n or (header["posterior"] == EXACT and m != n) or any(s.n != n for s in estimator.history_):
+    if m > n or (header["posterior"] != SPARSE and m != n) or any(s.n != n for s in estimator.history_):
         raise ValueError(f"a model of {n} rows cannot have {m} points, or a history of other rows")
     estimator.n_features_in_ = d
     if header["feature_names"]:
@@ -212,22 +227,28 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegr
 
 
 def _posterior(
-    kind: str, arrays: dict[str, torch.Tensor], kernel: Kernel, noise_variance: float
-) -> SparsePosterior | ExactPosterior:
+    header: dict[str, Any], arrays: dict[str, torch.Tensor], kernel: Kernel, noise_variance: float
+) -> Posterior:
+    kind: str = header["posterior"]
+    parts: dict[str, Any] = {name: arrays[name] for name in ARRAYS[kind]}
+    parts |= {"kernel": kernel, "noise_variance": noise_variance, "repairs": Repairs()}
     if kind == SPARSE:
-        parts = {name: arrays[name] for name in SPARSE_ARRAYS}
-        return SparsePosterior(kernel=kernel, noise_variance=noise_variance, repairs=Repairs(), **parts)
-    parts = {name: arrays[name] for name in EXACT_ARRAYS}
+        return SparsePosterior(**parts)
+    if kind == ITERATIVE:
+        bound = _finite(header["residual_bound"])
+        if bound < 0.0:
+            raise ValueError(f"expected a residual bound that is not negative, got {bound}")
+        return IterativePosterior(residual_bound=bound, **parts)
     if EXACT_FACTOR in arrays:
         features = kernel.features(parts["X"], parts["centre"])
-        parts |= {"features_X": features, EXACT_FACTOR: arrays[EXACT_FACTOR]}
-        return ExactPosterior(kernel=kernel, noise_variance=noise_variance, jitter=0.0, repairs=Repairs(), **parts)
+        return ExactPosterior(features_X=features, L=arrays[EXACT_FACTOR], jitter=0.0, **parts)
     n = len(parts["X"])
     needed, free = exact_memory(kernel, n), free_memory(parts["X"].device)
     if needed > free:
         raise MemoryError(f"an exact GP of {n} rows needs {needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free")
     computed = ExactObjective(kernel, noise_variance, parts["X"], parts["y"]).factorise(kernel, noise_variance)
-    return contiguous(replace(computed, centre=parts["centre"], weights=parts["weights"]))
+    exact = replace(computed, centre=parts["centre"], weights=parts["weights"])
+    return contiguous(exact)
 
 
 def _certificate(description: dict[str, Any], version: int) -> Certificate:
@@ -237,6 +258,8 @@ def _certificate(description: dict[str, Any], version: int) -> Certificate:
         certificate = replace(certificate, verdict="not reached")
     lower, upper = _number(certificate.lower), _number(certificate.upper)
     _finite(certificate.elbo)
+    if certificate.known_estimate is not None:
+        _finite(certificate.estimate), _finite(certificate.standard_error)
     if not lower <= upper + ROUNDING * _count(certificate.n):
         raise ValueError(f"its lower bound {lower} is above its upper bound {upper}")
     repr(certificate)  # raises an error if something else in it is not what it should be

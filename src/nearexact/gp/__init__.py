@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from nearexact.gp.block_cg import BlockSolution, NotConvergedError, block_cg
 from nearexact.gp.bounds import Interval, LikelihoodBounds
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.inducing import Selection, greedy_variance, select
+from nearexact.gp.iterative import IterativeObjective
+from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.optimise import LBFGSSettings, Optimum, Step, minimise
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.quadratic import Iteration, conjugate_gradients
@@ -53,6 +57,7 @@ def gpr_objective(kernel: Kernel, noise_variance: float, X: Any, y: Any) -> Exac
 
 __all__ = [
     "DEFAULT_NUMERICS",
+    "BlockSolution",
     "Bracketed",
     "ExactObjective",
     "ExactPosterior",
@@ -60,8 +65,12 @@ __all__ = [
     "Factorisation",
     "Interval",
     "Iteration",
+    "IterativeObjective",
+    "IterativePosterior",
+    "IterativeTraining",
     "LBFGSSettings",
     "LikelihoodBounds",
+    "NotConvergedError",
     "NumericalError",
     "Numerics",
     "Optimum",
@@ -74,6 +83,7 @@ __all__ = [
     "Step",
     "TightenedBounds",
     "Training",
+    "block_cg",
     "bracket",
     "conjugate_gradients",
     "gpr_objective",

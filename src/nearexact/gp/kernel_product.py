@@ -44,14 +44,29 @@ class KernelProduct:
 
         `check` is called between rows of blocks; an exception that it raises ends the product.
         """
+        if v.ndim > 1:
+            return self._columns(v, check)
         product = torch.zeros_like(v)
         parts, products = torch.split(v, self.rows), torch.split(product, self.rows)
-        add = Tensor.addmv_ if v.ndim == 1 else Tensor.addmm_
         for j in range(len(parts)):
             check()
             for i in range(j):
                 K = self.block(i, j)
-                add(products[i], K, parts[j])
-                add(products[j], K.T, parts[i])
-            add(products[j], self.block(j, j), parts[j])
+                products[i].addmv_(K, parts[j])
+                products[j].addmv_(K.T, parts[i])
+            products[j].addmv_(self.block(j, j), parts[j])
         return product.mul_(self.scale).add_(v, alpha=self.noise_variance)
+
+    def _columns(self, v: Tensor, check: Callable[[], None]) -> Tensor:
+        """The same for several. A few rows times a block take a third of the time of the block times a few columns."""
+        rows = v.T.contiguous()  # [C, N]
+        product = torch.zeros_like(rows)
+        parts, products = torch.split(rows, self.rows, dim=1), torch.split(product, self.rows, dim=1)
+        for j in range(len(parts)):
+            check()
+            for i in range(j):
+                K = self.block(i, j)
+                products[i].addmm_(parts[j], K.T)
+                products[j].addmm_(parts[i], K)
+            products[j].addmm_(parts[j], self.block(j, j))
+        return product.mul_(self.scale).add_(rows, alpha=self.noise_variance).T.contiguous()

@@ -36,6 +36,7 @@ class LBFGSSettings:
     ftol: float = 2.2e-9
     gtol: float = 1e-5
     max_idle_restarts: int = 20  # restarts in a row without progress; the step has then been halved that often
+    first_step: float = 1.0  # its largest length; where the start is a good one, a shorter step wastes less
 
 
 DEFAULT_SETTINGS = LBFGSSettings()
@@ -102,7 +103,7 @@ def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
     restarts = idle = 0
     while True:
         start_value = run.best_value
-        reason = run.from_best(0.5**idle, settings)
+        reason = run.from_best(settings.first_step * 0.5**idle, settings)
         if reason is not None:
             break
         restarts += 1

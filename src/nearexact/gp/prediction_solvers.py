@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_bounds import Check, ExactSystem, Explanation
 from nearexact.gp.rounding import sum_rounding
@@ -69,8 +70,9 @@ class SparseSolver:
         self._jitter = max(float((rows - k_Z - sum_rounding(m) * rows).min()), 0.0)
         self._kept: list[Tensor] | None = [] if 8 * n * m <= memory else None  # blocks of K_XZ
 
-    def weights(self) -> None:
+    def weights(self) -> Tensor | None:
         """It has none of size N."""
+        return None
 
     def precondition(self, R: Tensor, check: Check) -> Tensor:
         return (R - self._at_X(self._coefficients(R, check), check)).div_(self.posterior.noise_variance)
@@ -135,6 +137,17 @@ class SparseSolver:
                 block = self._kept[i]
             yield rows, block
             start = rows.stop
+
+
+class SolvedSparseSolver(SparseSolver):
+    """The same for an exact GP by conjugate gradients, which has a solution for y."""
+
+    def __init__(self, posterior: IterativePosterior, system: ExactSystem, memory: int) -> None:
+        super().__init__(posterior.sparse, system, memory)
+        self._weights = posterior.weights
+
+    def weights(self) -> Tensor:
+        return self._weights
 
 
 def _unchecked() -> None:

@@ -213,14 +213,23 @@ class Search:
         """
         rows = self.rounds[-1].rows if self.rounds else 1
         best, *others = self.candidates
-        noise = self._noise(best)
-        ratios = [max(self._noise(other) / noise, noise / self._noise(other)) for other in others]
-        different = next((other for other, ratio in zip(others, ratios, strict=True) if ratio >= OTHER_NOISE), None)
+        different = next((other for other in others if self._is_different(best, other)), None)
         if different is not None:
             others.remove(different)
             others.insert(0, different)
         rivals = sum(best.likelihood - other.likelihood <= RIVAL * rows for other in others)
         return [best, *others][: min(max(1 + rivals, CARRIED), MOST_CARRIED)]
+
+    def has_rival(self) -> bool:
+        """Whether another optimum explains the last subset in another way and nearly as well: more rows must decide."""
+        if not self.rounds:
+            return False
+        best, *others = self.candidates
+        near = [other for other in others if best.likelihood - other.likelihood <= RIVAL * self.rounds[-1].rows]
+        return any(self._is_different(best, other) for other in near)
+
+    def _is_different(self, optimum: SubsetOptimum, other: SubsetOptimum) -> bool:
+        return abs(math.log(self._noise(optimum) / self._noise(other))) >= math.log(OTHER_NOISE)
 
     def _noise(self, optimum: SubsetOptimum) -> float:
         return self.layout.unpack(optimum.theta)[1]

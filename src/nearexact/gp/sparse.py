@@ -233,7 +233,7 @@ class SparseObjective:
         # K̄_ZX = L⁻ᵀ(Ḡ2 V + b̄ yᵀ). In the tight bound the I/s in Ḡ2 becomes Δ = diag(weights) on the other side of V.
         G_bar2 = torch.cholesky_inverse(f.L_B).neg_().addr_(u, u, alpha=-1.0).div_(s)
         G_bar2.diagonal().add_(uniform)
-        VDV = self._second_sweep(f, G_bar2, u / s, weights)  # VΔVᵀ  [M, M]
+        VDV = self.second_sweep(f, G_bar2, self.y[:, None], u[None, :] / s, weights)  # VΔVᵀ  [M, M]
         del G_bar2
 
         # K̄_ZZ = −½ L⁻ᵀ W L⁻¹. Written as Ḡ2 G + b̄bᵀ, W would cancel badly where K_ZZ is ill-conditioned.
@@ -247,23 +247,29 @@ class SparseObjective:
             add_to(gradients, kernel.diagonal_vjp(features_X, bars))
         return value, gradients, by_noise
 
-    def _second_sweep(self, f: Factorisation, G_bar2: Tensor, b_bar: Tensor, weights: Tensor | None) -> Tensor | None:
-        """Hand K̄_ZX to the kernel, chunk by chunk. Where rows have weights, VΔVᵀ comes back."""
+    def second_sweep(
+        self, f: Factorisation, G_bar2: Tensor, targets: Tensor, bars: Tensor, weights: Tensor | None = None
+    ) -> Tensor | None:
+        """Hand K̄_ZX = L⁻ᵀ(Ḡ2 V + bars targetsᵀ) to the kernel, chunk by chunk; V is lost with that.
+
+        Targets are [N, C] and their bars [C, M]: here y and b̄. Where rows have weights, VΔVᵀ comes back.
+        """
         cross = f.cross
         VV = None if weights is None else torch.zeros_like(f.G)
+        self._V_of = None
         if f.direct:  # K̄_ZX = (L⁻ᵀ Ḡ2 L⁻¹) K_ZX + (L⁻ᵀ b̄) yᵀ
             G_bar2 = congruence(f.L, G_bar2, transposed=True)
         elif f.merges:  # K̄_ZX = (L⁻ᵀ Ḡ2) V + (L⁻ᵀ b̄) yᵀ
             G_bar2 = solve_rows(f.L, G_bar2, transposed=True)
         if f.direct or f.merges:
-            b_bar = solve_rows(f.L, b_bar[None, :], transposed=True)[0]
+            bars = solve_rows(f.L, bars.clone(), transposed=True)
         for rows in self._chunks():
             features_X, K_bar = self._features_of_rows(f.kernel, rows), self._chunk_buffer(1, rows)
             if f.direct:
                 K = self._K_buffer(rows)
                 if not self._keeps_K:
                     cross.values(features_X, out=K)
-                torch.mm(K, G_bar2, out=K_bar).addr_(self.y[rows], b_bar)
+                torch.mm(K, G_bar2, out=K_bar).addmm_(targets[rows], bars)
                 cross.add_adjoint(features_X, K_bar, scratch=K, holds_values=True)
             else:
                 V = self._V_buffer(rows)
@@ -271,7 +277,7 @@ class SparseObjective:
                     solve_rows(f.L, cross.values(features_X, out=V))
                 if VV is not None and weights is not None:
                     add_gram(VV, torch.mul(V, weights[rows, None].sqrt(), out=K_bar))
-                torch.mm(V, G_bar2, out=K_bar).addr_(self.y[rows], b_bar)
+                torch.mm(V, G_bar2, out=K_bar).addmm_(targets[rows], bars)
                 if weights is not None:
                     K_bar.addcmul_(V, weights[rows, None])
                 if not f.merges:

@@ -27,6 +27,7 @@ from nearexact.gp import ExactObjective, Training
 from nearexact.gp.schedule import inducing_schedule
 from nearexact.kernels import SquaredExponential
 from tests.bench.helpers import Notes, task
+from tests.problems import regression
 
 
 def test_mean_and_linear_are_the_textbook_ones() -> None:
@@ -145,8 +146,12 @@ def test_looking_for_evidence_is_on_the_clock_and_takes_a_share_of_the_budget() 
 
 
 @pytest.mark.parametrize("rows", [400, 3000])
-def test_nearexact_does_what_the_estimator_does(rows: int) -> None:
-    """The same way, the same model, the same verdict; 3000 rows do not fit into the memory limit as an exact GP."""
+def test_nearexact_does_what_the_estimator_does(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same way, the same model, the same verdict; 3000 rows do not fit into the memory limit as an exact GP, and
+    conjugate gradients are ruled out as they would be for many more rows.
+    """
+    for module in ("nearexact.estimators", "nearexact.bench.methods.auto"):
+        monkeypatch.setattr(f"{module}.iterative_fits", lambda *arguments: False)
     rng = np.random.default_rng(0)
     X = rng.uniform(-3.0, 3.0, size=(rows, 1))
     y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=rows)
@@ -167,6 +172,17 @@ def test_nearexact_does_what_the_estimator_does(rows: int) -> None:
     if rows > 400:
         assert last["m"] == len(model.inducing_points_)
         assert last["scheduled_m"] < inducing_schedule(rows, 10_000)[-1]  # it has ended where nothing more is to gain
+
+
+def test_nearexact_reports_a_bound_and_an_estimate_where_it_takes_conjugate_gradients() -> None:
+    X, y = regression(900)
+    notes = Notes()
+    y = (y - y.mean()) / y.std()
+    methods.create("nearexact").run(task(X_train=X, y_train=y, budget_seconds=30.0, memory_limit=18_000_000), notes)
+    last = notes.calls[-1]
+    assert {call["method_"] for call in notes.calls} == {"iterative"}
+    assert last["elbo"] == last["lower_bound"] <= last["upper_bound"]
+    assert last["elbo"] - 1e-3 <= last["estimate"] <= last["upper_bound"] + 5.0 * last["standard_error"]
 
 
 def as_point(number: int, call: dict[str, Any]) -> dict[str, Any]:

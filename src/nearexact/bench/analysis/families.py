@@ -9,10 +9,11 @@ import pandas as pd
 SPARSE = "sgpr"  # names that start with this are SGPR with growing M
 REFERENCE = "sgpr"  # the method whose stages are the checkpoints
 BASELINES = ("linear", "mean")  # no approximations of a GP: their likelihoods are those of other models
-ESTIMATES = ("itergp", "fitc")  # what they report as `elbo` may be above the exact log marginal likelihood
+ESTIMATES = ("itergp", "gpr-iterative", "fitc")  # what they report as `elbo` may be above the exact likelihood
 OWN = "nearexact"  # the estimator itself: a sparse GP with growing M, or the exact one
-# Of rows in tables.
-ORDER = (OWN, "itergp", "sgpr", "sgpr-paper", "sgpr-tight", "gpr", "svgp", "fitc", "linear", "mean")
+ORDER = (  # of rows in tables
+    OWN, "itergp", "sgpr", "sgpr-paper", "sgpr-tight", "gpr", "gpr-iterative", "svgp", "fitc", "linear", "mean",
+)  # fmt: skip
 
 
 def ordered(methods: Iterable[str]) -> list[str]:

@@ -33,6 +33,7 @@ BUILT_IN: Mapping[str, Callable[..., Method]] = {
     "sgpr-paper": _in("sgpr", "SGPR", procedure="paper"),
     "sgpr-tight": _in("sgpr", "SGPR", bound="tight"),
     "gpr": _in("gpr", "GPR"),
+    "gpr-iterative": _in("gpr_iterative", "IterativeGPR"),
     "nearexact": _in("auto", "NearExact"),
     "itergp": _in("itergp", "IterGP"),
     "svgp": _in("svgp", "SVGP"),

@@ -23,6 +23,7 @@ from nearexact.gp import (
     Training,
     greedy_variance,
 )
+from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.stages import StageEnd
 from nearexact.gp.training import EVIDENCE_SHARE, SEARCH_SHARE, ObjectiveFactory
@@ -154,11 +155,11 @@ def reason_to_end(training: Training, evidence: Evidence | None) -> str | None:
 class Predictor:
     """Predictions of new observations by a posterior that is computed when it is first needed."""
 
-    def __init__(self, posterior: Callable[[], SparsePosterior | ExactPosterior]) -> None:
+    def __init__(self, posterior: Callable[[], SparsePosterior | ExactPosterior | IterativePosterior]) -> None:
         self._compute = posterior
 
     @cached_property
-    def posterior(self) -> SparsePosterior | ExactPosterior:
+    def posterior(self) -> SparsePosterior | ExactPosterior | IterativePosterior:
         return self._compute()
 
     def __call__(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:

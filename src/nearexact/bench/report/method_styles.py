@@ -28,6 +28,7 @@ _OWN = {
     "sgpr-paper": Style("SGPR (paper)", "#3F97C9", "#9BD3F7", "dash", "o"),
     "sgpr-tight": Style("SGPR (tight)", "#B07A00", "#F0B93B", "dash", "D"),
     "gpr": Style("GPR", "#1A1A1A", "#E8E8E8", "solid", "^"),
+    "gpr-iterative": Style("GPR (CG)", "#5A3E9E", "#B9A3F5", "solid", "d"),
     "svgp": Style("SVGP", "#008A64", "#2FCFA0", "solid", "v"),
     "fitc": Style("FITC", "#B3508A", "#E89AC7", "solid", "P"),
     "linear": Style("Linear", "#6E6E6E", "#A8A8A8", "dot", "x"),

@@ -1,0 +1,55 @@
+"""Exact GP regression by conjugate gradients, with a sparse GP as preconditioner."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from nearexact.bench.methods.sgpr import Predictor, common_to_stages
+from nearexact.bench.protocol import Report, Task
+from nearexact.gp import Progress, SparsePosterior, Stage
+from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_training import IterativeTraining
+from nearexact.kernels import SquaredExponential
+
+
+class IterativeGPR:
+    """The training procedure of `GPRegressor(method="iterative")`. What it reports as `elbo` is an estimate."""
+
+    name = "gpr-iterative"
+
+    def run(self, task: Task, report: Report) -> None:
+        reporting = 0.0  # seconds that are not training
+
+        def clock() -> float:
+            return time.perf_counter() - reporting
+
+        def reported(predict: Predictor, **values: Any) -> None:
+            nonlocal reporting
+            started = time.perf_counter()
+            estimate = training.estimate()
+            values["standard_error"] = None if estimate is None else estimate.standard_error
+            report(predict, flops=training.flops, **values, **predict.hyperparameters())
+            reporting += time.perf_counter() - started
+
+        def after_step(progress: Progress) -> None:
+            reported(Predictor(progress.posterior), elbo=progress.objective, preconditioner_m=progress.m)
+
+        def after_stage(stage: Stage, posterior: SparsePosterior | IterativePosterior) -> None:
+            predict = Predictor(lambda: posterior)
+            reported(predict, milestone=True, preconditioner_m=stage.m, **common_to_stages(stage))
+
+        training = IterativeTraining(
+            SquaredExponential(),
+            torch.tensor(task.X_train, device=task.device),
+            torch.tensor(task.y_train, device=task.device),
+            time_limit=task.budget_seconds,
+            memory_limit=task.memory_limit,
+            seed=task.seed,
+            on_step=after_step,
+            on_stage=after_stage,
+            clock=clock,
+        )
+        training.run()

@@ -1,0 +1,292 @@
+"""The exact log marginal likelihood for any N whose N² fits the time: an estimate, its standard error, its gradient.
+
+Conjugate gradients solve for y and for a few random probes at once, with a sparse GP as preconditioner P. The quadratic
+form comes out as precisely as one likes. The log determinant is that of P, which is known, plus an estimate of what P
+leaves unexplained: so the noise of the estimate vanishes as M grows, and M is a matter of cost, not of quality.
+"""
+
+# The derivation. K̂ = K + sI, P = Q + sI = VᵀV + sI with the V, G, B of sparse.py; p probes z = Vᵀε + √s ε′ ~ N(0, P).
+#
+#   v = K̂⁻¹y,  a = K̂⁻¹z,  b = P⁻¹z                                      [N], and [N] for each probe
+#   log|K̂| ≈ log|P| + mean (zᵀb) e₁ᵀ log(T) e₁                          T: the Lanczos matrix of z's coefficients
+#   ∂LML   ≈ ½ vᵀ∂K̂v − ½ [tr P⁻¹∂P + mean (aᵀ∂K̂b − bᵀ∂Pb)]             the terms in P are a control variate: their mean
+#                                                                       is 0, and they vary as those in K̂ do
+#   K̄      = ½vvᵀ − ¼ mean (abᵀ + baᵀ)                                   [N, N], handed to the kernel block by block
+#   P̄      = −½ (P⁻¹ − mean bbᵀ)                                         [N, N], never formed
+#   K̄_ZX   = L⁻ᵀ 2VP̄ = L⁻ᵀ(−B⁻¹V/s + mean (Vb)bᵀ)                       [M, N], since VP⁻¹ = B⁻¹V/s
+#   K̄_ZZ   = −L⁻ᵀ VP̄Vᵀ L⁻¹ = ½ L⁻ᵀ(B⁻¹G/s − mean (Vb)(Vb)ᵀ) L⁻¹          [M, M]
+#   ∂/∂s   = ½vᵀv − ½ [tr P⁻¹ + mean (aᵀb − bᵀb)],  tr P⁻¹ = (N − tr(B⁻¹G)/s)/s
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from nearexact.gp.block_cg import BlockSolution, NotConvergedError
+from nearexact.gp.bounds import Interval, LikelihoodBounds
+from nearexact.gp.column_solver import MOST_ITERATIONS, ColumnSolver
+from nearexact.gp.factorisation import Factorisation
+from nearexact.gp.linalg import congruence
+from nearexact.gp.parameters import ParameterLayout
+from nearexact.gp.quadratic import Preconditioner
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
+from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.stored_kernel import Storage, StoredKernel
+from nearexact.kernels.base import Kernel, Tensors, add_to
+from nearexact.limits import memory_budget
+from nearexact.typing import FloatArray, MemoryLimit
+from nearexact.validation import as_training_data
+
+logger = logging.getLogger(__name__)
+
+PROBES = 8
+TOLERANCE = 1e-4  # of rᵀP⁻¹r, relative to its start
+# How large rounding errors may be, relative to zᵀP⁻¹z: a share of the tolerance, or of what P leaves unexplained.
+ROUNDING_SHARE, ROUNDING_OF_UNEXPLAINED = 0.1, 1e-3
+GRADIENT_ROWS = 384  # of a block of K̄, and as many columns
+COLUMN_ARRAYS = 14  # [N, probes + 1] arrays that are alive at once, at most
+BLOCK_ARRAYS = 4  # blocks of K or K̄ that are alive at once, at most, besides the kernel's own
+LEAST_EIGENVALUE = 1.0  # of a Lanczos matrix, since P ⪯ K̂
+
+
+@dataclass
+class Timing:
+    """Seconds of the last evaluation, and those of them that went into conjugate gradients."""
+
+    seconds: float = 0.0
+    solving: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """The exact log marginal likelihood at one θ: estimated, and between proved bounds."""
+
+    value: float
+    standard_error: float
+    solution: Tensor  # v, nearly K̂⁻¹y  [N]
+    residual_bound: float  # rᵀP⁻¹r of it
+    bounds: LikelihoodBounds  # proved
+    iterations: int  # of conjugate gradients
+    factorisation: Factorisation  # of the sparse GP
+
+
+class IterativeObjective:
+    """The negative estimate and its gradient as a function of θ, for fixed data, inducing points and probes.
+
+    `tolerance` is what conjugate gradients reduce rᵀP⁻¹r to, relative to its start. With `in_full` K is kept in 64
+    bits, as it is whenever 32 have proved too few. `check` is called often; an exception that it raises ends an
+    evaluation. Conjugate gradients that do not converge raise NotConvergedError: cut off too early, they would make the
+    estimate too high. Not for use by two threads at once.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        noise_variance: float,
+        X: Any,
+        y: Any,
+        Z: Any,
+        *,
+        probes: int = PROBES,
+        tolerance: float = TOLERANCE,
+        seed: int = 0,
+        most_iterations: int = MOST_ITERATIONS,
+        in_full: bool = False,
+        memory_limit: MemoryLimit = None,
+        check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
+        numerics: Numerics = DEFAULT_NUMERICS,
+    ) -> None:
+        if probes < 2:
+            raise ValueError(f"a standard error needs at least 2 probes, got {probes}")
+        # V is needed for every product with P⁻¹, so that sums that do without it save nothing.
+        with_V = replace(numerics, direct_condition=0.0)
+        X, y = as_training_data(X, y)
+        needed, budget = solving_memory(kernel, len(X), probes), memory_budget(memory_limit, X.device)
+        if needed >= budget:
+            raise ValueError(
+                f"conjugate gradients with {len(X)} rows need {needed / 1e6:.3g} MB besides the sparse GP, but the"
+                f" memory limit is {budget / 1e6:.3g} MB"
+            )
+        self.sparse = SparseObjective(kernel, noise_variance, X, y, Z, memory_limit=budget - needed, numerics=with_V)
+        self.layout: ParameterLayout = self.sparse.layout
+        self.theta0 = self.sparse.theta0
+        self.X, self.y = self.sparse.X, self.sparse.y
+        self.tolerance, self.most_iterations, self.check = tolerance, most_iterations, check
+        self.product = StoredKernel(self.X, self.sparse.spare_memory)
+        self.flops, self.timing, self.clock = 0.0, Timing(), clock
+        self._in_full = in_full
+        self._draw(probes, seed)
+
+    @property
+    def repairs(self) -> Repairs:
+        """What had to be mended so far."""
+        return self.sparse.repairs
+
+    def with_new_probes(self, seed: int) -> Self:
+        """The same objective with other probes; data and memory are shared."""
+        other = copy.copy(self)
+        other._draw(self._of_X.shape[1], seed)
+        return other
+
+    def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        """The negative estimate and its gradient at θ; NaN where θ is not finite."""
+        return self.layout.negated(self.value_and_gradient, theta)
+
+    def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
+        """The estimate, and its derivatives by the kernel's parameters and by the noise variance."""
+        estimate, gradients, by_noise = self.evaluate(kernel, noise_variance)
+        return estimate.value, gradients, by_noise
+
+    def estimate(self, kernel: Kernel, noise_variance: float) -> Estimate:
+        """The estimate alone."""
+        return self._solve(kernel, noise_variance)[0]
+
+    def evaluate(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensors, float]:
+        """The estimate, and its derivatives by the kernel's parameters and by the noise variance."""
+        started = self.clock()
+        estimate, A, B = self._solve(kernel, noise_variance)
+        f, v, s, p = estimate.factorisation, estimate.solution, noise_variance, A.shape[1]
+        gradients = self._exact_part(f.kernel, v, A, B)
+        self.check()
+        VB = self._times_V(f, B)
+        B_inv_G = torch.cholesky_solve(f.G, f.L_B)  # [M, M]
+        G_bar2 = torch.cholesky_inverse(f.L_B).div_(-s)  # −B⁻¹/s
+        self.sparse.second_sweep(f, G_bar2, B, VB / p)
+        W = (B_inv_G / s).addmm_(VB.T, VB, alpha=-1.0 / p)  # B⁻¹G/s − mean (Vb)(Vb)ᵀ  [M, M]
+        f.cross.add_adjoint(f.features_Z, congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(0.5))
+        add_to(gradients, f.cross.gradients())
+        trace = (f.n - float(B_inv_G.diagonal().sum()) / s) / s  # tr P⁻¹
+        by_noise = 0.5 * float(v @ v) - 0.5 * (trace + float((A * B).sum() - B.square().sum()) / p)
+        self.flops += 3.0 * f.n * len(f.Z) ** 2
+        self.timing.seconds = self.clock() - started
+        return estimate, gradients, by_noise
+
+    # ---- inside ----------------------------------------------------------------------------------------------------
+
+    def _draw(self, probes: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        of_Z, of_X = (
+            torch.randn(len(rows), probes, dtype=torch.float64, generator=generator)
+            for rows in (self.sparse.Z, self.sparse.X)
+        )
+        self._of_Z, self._of_X = of_Z.to(self.X.device), of_X.to(self.X.device)  # ε and ε′
+
+    def _solve(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensor, Tensor]:
+        """The estimate, and of each probe a = K̂⁻¹z and b = P⁻¹z as columns [N, p]."""
+        s = noise_variance
+        self.check()
+        f = self.sparse.factorise(kernel, s, residuals=True)
+        if not math.isfinite(f.elbo):
+            raise NumericalError("tr(K − Q) is negative by more than rounding: look for a kernel that is not one")
+        probes = math.sqrt(s) * self._of_X
+        for rows, V in self.sparse.rows_of_V(f):
+            probes[rows].addmm_(V, self._of_Z)  # Vᵀε + √s ε′
+        precondition = Preconditioner(self.sparse, f)
+        started = self.clock()
+        solution = self._conjugate_gradients(f, precondition, torch.cat([self.y[:, None], probes], dim=1))
+        self.timing.solving = self.clock() - started
+        B, weights = precondition.solve(probes, self.check)  # P⁻¹z and zᵀP⁻¹z
+        logs = torch.stack(
+            [
+                weight * sum_of_logs(alphas, betas)
+                for weight, alphas, betas in zip(weights, solution.alphas.T[1:], solution.betas.T[1:], strict=True)
+            ]
+        )
+        v, r = solution.columns[:, 0].contiguous(), solution.residuals[:, 0]
+        least = float(self.y @ v + r @ v)  # 2yᵀv − vᵀK̂v, as K̂v = y − r
+        quadratic = Interval(least, least + float(solution.residual_bounds[0]))
+        # What is proved about log|K̂| holds for the estimate, too.
+        unexplained = min(float(logs.mean()), f.bounds.log_det.width)
+        value = -0.5 * (f.n * math.log(2.0 * math.pi) + f.log_det + unexplained + least)
+        estimate = Estimate(
+            value=value,
+            standard_error=0.5 * float(logs.std()) / math.sqrt(len(logs)),
+            solution=v,
+            residual_bound=float(solution.residual_bounds[0]),
+            bounds=f.bounds.meet(quadratic=quadratic),
+            iterations=solution.iterations,
+            factorisation=f,
+        )
+        n, m, c = f.n, len(f.Z), probes.shape[1] + 1
+        self.flops += 2.0 * n * m**2 + solution.iterations * c * (2.0 * n**2 + 4.0 * n * m)
+        return estimate, solution.columns[:, 1:], B
+
+    def _conjugate_gradients(self, f: Factorisation, precondition: Preconditioner, targets: Tensor) -> BlockSolution:
+        """K̂⁻¹ targets; with K in 64 bits where 32 are too few."""
+        kernel, s = f.kernel, f.noise_variance
+        solver = ColumnSolver(self.product, precondition, self.check)
+        self.product.update(kernel, s, check=self.check, in_full=self._in_full)
+        if self.product.storage is Storage.FLOAT32:
+            try:
+                if self._is_fine(precondition, targets):
+                    return solver(targets, self.tolerance, self.most_iterations)
+            except NotConvergedError as error:
+                logger.info("with a matrix in 32 bits: %s", error)
+            self._in_full = True  # the next θ will hardly differ
+            self.product.update(kernel, s, check=self.check, in_full=True)
+        return solver(targets, self.tolerance, self.most_iterations)
+
+    def _is_fine(self, precondition: Preconditioner, targets: Tensor) -> bool:
+        """Whether rounding errors of products are far below the tolerance, or below what P leaves unexplained.
+
+        Else conjugate gradients go on with nothing but rounding errors, and their Lanczos matrices describe these.
+        """
+        first, before = precondition.solve(targets, self.check)
+        product = self.product.in_full(first, self.check)
+        errors = precondition.solve(self.product(first, self.check) - product, self.check)[1]
+        unexplained = float(((first * product).sum(0) / before)[1:].mean()) - 1.0  # mean of zᵀP⁻¹EP⁻¹z/zᵀP⁻¹z
+        share = float((errors / before)[1:].mean())
+        return share <= max(ROUNDING_SHARE * self.tolerance, ROUNDING_OF_UNEXPLAINED * unexplained)
+
+    def _times_V(self, f: Factorisation, columns: Tensor) -> Tensor:
+        """V·columns, transposed: [C, M]."""
+        product = columns.new_zeros(columns.shape[1], len(f.Z))
+        for rows, V in self.sparse.rows_of_V(f):
+            product.addmm_(columns[rows].T, V)
+        return product
+
+    def _exact_part(self, kernel: Kernel, v: Tensor, A: Tensor, B: Tensor) -> Tensors:
+        """Derivatives of ½vᵀKv − ½ mean aᵀKb by the kernel's parameters."""
+        p = A.shape[1]
+        left = torch.cat([0.5 * v[:, None], A * (-0.25 / p), B * (-0.25 / p)], dim=1)  # K̄ = left·rightᵀ  [N, 2p + 1]
+        right = torch.cat([v[:, None], B, A], dim=1)
+        parts = [torch.split(x, GRADIENT_ROWS) for x in (kernel.features(self.X, self.X.mean(0)), left, right)]
+        scratch = self.X.new_empty(GRADIENT_ROWS**2)
+        gradients: Tensors = {}
+        for j, (features_j, _, right_j) in enumerate(zip(*parts, strict=True)):
+            self.check()
+            cross = kernel.against(features_j)
+            for i in range(j + 1):  # all is symmetric: what is on one side of the diagonal counts twice
+                K_bar = (parts[1][i] @ right_j.T).mul_(1.0 if i == j else 2.0)
+                cross.add_adjoint(parts[0][i], K_bar, scratch[: K_bar.numel()].view_as(K_bar))
+            add_to(gradients, cross.gradients())
+        return gradients
+
+
+def solving_memory(kernel: Kernel, n: int, probes: int = PROBES) -> int:
+    """Bytes that conjugate gradients and the exact part of a gradient take, besides what the sparse GP does."""
+    return 8 * (COLUMN_ARRAYS * (probes + 1) * n + (BLOCK_ARRAYS + kernel.temporaries) * GRADIENT_ROWS**2)
+
+
+def sum_of_logs(alphas: Tensor, betas: Tensor) -> Tensor:
+    """e₁ᵀ log(T) e₁ for the Lanczos matrix T of one column of conjugate gradients."""
+    taken = int((alphas > 0.0).sum())
+    if taken == 0:
+        return alphas.new_zeros(())
+    alphas, betas = alphas[:taken], betas[:taken]
+    diagonal = 1.0 / alphas
+    diagonal[1:] += betas[:-1] / alphas[:-1]
+    beside = betas[:-1].sqrt() / alphas[:-1]
+    T = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
+    values, vectors = torch.linalg.eigh(T)
+    logs: Tensor = (vectors[0].square() * values.clamp_(min=LEAST_EIGENVALUE).log()).sum()
+    return logs

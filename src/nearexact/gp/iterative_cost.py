@@ -1,0 +1,129 @@
+"""What an evaluation by conjugate gradients costs, and how many inducing points make it cheapest.
+
+More points make the sweeps over the data dearer, with M², and the iterations fewer. Which number is cheapest is decided
+by counting operations, not by a clock, so that the same data give the same model; the clock tells only how many seconds
+an operation takes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nearexact.gp.budget import held_memory
+from nearexact.gp.iterative import PROBES, solving_memory
+from nearexact.gp.memory import MemoryPlan
+from nearexact.gp.schedule import LARGEST_SHARE
+from nearexact.gp.stored_kernel import Storage, StoredKernel, stored_bytes
+from nearexact.kernels.base import Kernel
+from nearexact.limits import memory_budget
+from nearexact.typing import MemoryLimit
+
+SIZES = (100, 200, 400, 700, 1000, 1500, 2000, 3000, 4000, 6000, 8000)  # inducing points to choose from
+SWEEP_OPERATIONS = 5.0  # for each row and pair of points, of a value and its gradient
+PRODUCT_OPERATIONS = 3.0  # for each pair of rows and each column: two, but not at the speed of large matrix products
+MOST_SPEED = 1e-14  # seconds for an operation, at least
+USUAL_ITERATIONS, USUAL_M = 60.0, 1000  # taken until iterations have been counted
+ITERATIONS_POWER = 1.3  # iterations fall about with this power of M (kin40k: 1.2 to 1.4)
+MOST_ERROR = 2e-3  # nats per row: four of them are less than the gap that certifies
+LEAST_SHARE = 0.6  # of the points so far: with far fewer, iterations may be many more than the power says
+TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
+TRIAL_NOISE = 0.1
+
+
+@dataclass(frozen=True)
+class EvaluationCost:
+    """Operations and seconds of an evaluation with M points, from what the last one took."""
+
+    n: int
+    seconds_per_operation: float
+    iterations: float = USUAL_ITERATIONS
+    iterations_m: int = USUAL_M  # points with which there were so many iterations
+    error_per_row: float = 0.0  # standard error of the estimate with as many points, in nats per row
+    is_measured: bool = False  # or else only guessed
+
+    @staticmethod
+    def measured(n: int, m: int, seconds: float, iterations: int, error_per_row: float) -> EvaluationCost:
+        """After an evaluation."""
+        once = EvaluationCost(n, 1.0, iterations, m, error_per_row, is_measured=True)
+        return replace(once, seconds_per_operation=max(seconds / once.predicted(m), MOST_SPEED))
+
+    def predicted_iterations(self, m: int) -> float:
+        """With m points; not more than there are rows, in exact arithmetic."""
+        fewer: float = (self.iterations_m / m) ** ITERATIONS_POWER
+        return min(max(self.iterations * fewer, 1.0), self.n)
+
+    def sweeping(self, m: int) -> float:
+        """Seconds of the sweeps of an evaluation."""
+        return self.seconds_per_operation * SWEEP_OPERATIONS * self.n * m**2
+
+    def solving(self, m: int) -> float:
+        """Seconds of its conjugate gradients."""
+        return self.seconds_per_operation * self.predicted_iterations(m) * product_operations(self.n)
+
+    def predicted(self, m: int) -> float:
+        """Seconds of an evaluation."""
+        return self.sweeping(m) + self.solving(m)
+
+    def cheapest(self, sizes: list[int]) -> int:
+        """The number of points with which an evaluation takes the least time, and is not too noisy."""
+        factor = math.sqrt(self.error_per_row / MOST_ERROR)  # errors fall about with 1/M²
+        least = self.iterations_m * max(factor, LEAST_SHARE) if self.is_measured else 0.0
+        return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
+
+
+def product_operations(n: int) -> float:
+    """Of K with y and the probes."""
+    return PRODUCT_OPERATIONS * n**2 * (PROBES + 1)
+
+
+def possible_sizes(kernel: Kernel, n: int, n_features: int, memory: int) -> list[int]:
+    """Numbers of points for which V can be kept, and K beside it where there is room for that with any of them.
+
+    None where memory is too small for the fewest points: every iteration needs V.
+    """
+
+    def left(m: int) -> int:
+        budget = memory - held_memory(m) - solving_memory(kernel, n)
+        plan = MemoryPlan.within(budget, kernel, n, m, n_features)
+        return budget - plan.memory if plan.keeps_v else -1
+
+    most = max(int(LARGEST_SHARE * n), 1)
+    rooms: dict[int, int] = {}
+    for m in dict.fromkeys(min(size, most) for size in SIZES):
+        try:
+            rooms[m] = left(m)
+        except ValueError:  # not even a chunk fits
+            break
+    with_V = [m for m, room in rooms.items() if room >= 0]
+    with_K = [m for m in with_V if rooms[m] >= stored_bytes(n, Storage.FLOAT32)]
+    return with_K or with_V
+
+
+def product_seconds(kernel: Kernel, X: Tensor, memory: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """What a product of K with y and the probes takes, as predicted from one with fewer rows."""
+    n, rows = len(X), min(len(X), TRIAL_ROWS)
+    product = StoredKernel(X[:rows], memory if stored_bytes(n, Storage.FLOAT32) <= memory else 0)
+    product.update(kernel, TRIAL_NOISE)
+    columns = torch.ones(rows, PROBES + 1, dtype=X.dtype, device=X.device)
+    product(columns)  # the first one is slower
+    started = clock()
+    product(columns)
+    return (clock() - started) * (n / rows) ** 2
+
+
+def iterative_fits(
+    kernel: Kernel, X: Tensor, time_limit: float, memory_limit: MemoryLimit, *, evaluations: float = 10.0
+) -> bool:
+    """Whether so many evaluations of the exact likelihood by conjugate gradients fit into the limits, as predicted."""
+    memory = memory_budget(memory_limit, X.device)
+    if not possible_sizes(kernel, len(X), kernel.features(X[:1], X[0]).shape[1], memory):
+        return False
+    if math.isinf(time_limit):
+        return True
+    return evaluations * USUAL_ITERATIONS * product_seconds(kernel, X, memory) <= time_limit

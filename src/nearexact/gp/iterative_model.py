@@ -1,0 +1,95 @@
+"""The model that training by conjugate gradients holds: a sparse GP at first, then the exact one, better and better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from nearexact.gp.bounds import LikelihoodBounds
+from nearexact.gp.factorisation import Factorisation
+from nearexact.gp.iterative import Estimate
+from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
+from nearexact.gp.neighbours import Extrapolation
+from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.safety import NumericalError, Repairs
+from nearexact.gp.stages import Stage, StageEnd
+from nearexact.typing import FloatArray
+
+AIMED_ERROR = 1e-4  # of the mean in the end, in standard deviations of the noise
+
+
+@dataclass(frozen=True, eq=False)
+class HeldModel:
+    """A model at one θ."""
+
+    theta: FloatArray
+    value: float  # the estimate, or the ELBO
+    bounds: LikelihoodBounds  # proved
+    points: int
+    jitter: float
+    posterior: SparsePosterior | IterativePosterior
+    estimate: Estimate | None = None
+
+    @staticmethod
+    def sparse(theta: FloatArray, f: Factorisation) -> HeldModel:
+        """A sparse GP."""
+        if not math.isfinite(f.elbo):
+            raise NumericalError("tr(K − Q) is negative by more than rounding")
+        return HeldModel(theta, f.elbo, f.bounds, len(f.Z), f.jitter, f.posterior())
+
+    @staticmethod
+    def estimated(theta: FloatArray, estimate: Estimate, X: Tensor, y: Tensor) -> HeldModel:
+        """The exact GP, as far as an evaluation gives it: its variances are upper bounds."""
+        f, weights = estimate.factorisation, estimate.solution
+        none = Extrapolation.none(weights)
+        posterior = IterativePosterior.of(f, X, y, weights, estimate.residual_bound, none)
+        return HeldModel(theta, estimate.value, estimate.bounds, len(f.Z), f.jitter, posterior, estimate)
+
+    def refined(self, solver: ModelSolver) -> HeldModel:
+        """The same with weights to rounding."""
+        assert self.estimate is not None
+        weights, bound, quadratic = solver.refine(self.estimate.solution, AIMED_ERROR)
+        f, data = solver.factorisation, solver.objective
+        posterior = IterativePosterior.of(f, data.X, data.y, weights, bound, Extrapolation.none(weights))
+        return replace(self, bounds=self.bounds.meet(quadratic=quadratic), posterior=posterior)
+
+    def with_variances(self, solver: ModelSolver, seed: int) -> HeldModel:
+        """The same with variances that are extrapolated to all rows."""
+        assert isinstance(self.posterior, IterativePosterior)
+        return replace(self, posterior=self.posterior.with_extrapolation(solver.extrapolation(seed)))
+
+    def stage(
+        self,
+        *,
+        n: int,
+        seconds: float,
+        elapsed: float,
+        evaluations: int,
+        restarts: int,
+        repairs: Repairs,
+        end: StageEnd,
+        stopped: str,
+    ) -> Stage:
+        """What the history says about it."""
+        return Stage(
+            n=n,
+            scheduled_m=self.points,
+            m=self.points,
+            objective=self.value,
+            lower_bound=self.bounds.lower,
+            upper_bound=self.bounds.upper,
+            kernel=self.posterior.kernel,
+            noise_variance=self.posterior.noise_variance,
+            seconds=seconds,
+            elapsed=elapsed,
+            evaluations=evaluations,
+            reselections=0,
+            restarts=restarts,
+            rescues=0,
+            jitter=self.jitter,
+            repairs=repairs,
+            end=end,
+            stopped=stopped,
+        )

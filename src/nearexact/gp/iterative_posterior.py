@@ -1,0 +1,220 @@
+"""Predictions of the exact GP at one θ from all rows, without a factor of K + sI.
+
+The mean is kᵀv with v = K̂⁻¹y, which conjugate gradients have computed; how far it can be from the exact one is proved
+by the residual. Variances come from nearest rows and are extrapolated to all rows (neighbours.py). Joint covariances
+are computed by conjugate gradients, for as many rows as one cares to wait for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearexact.gp.bounds import Interval
+from nearexact.gp.column_solver import ColumnSolver
+from nearexact.gp.factorisation import Factorisation
+from nearexact.gp.linalg import sample_gaussian
+from nearexact.gp.memory import chunk_rows, row_chunks
+from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_rows, nearest_variances
+from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.quadratic import Preconditioner
+from nearexact.gp.safety import Repairs, clamp_variances
+from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.stored_kernel import StoredKernel
+from nearexact.kernels.base import Kernel
+from nearexact.validation import as_matrix
+
+COVARIANCE_TOLERANCE = 1e-10  # of rᵀP⁻¹r, relative to its start, for each column of a joint covariance
+VARIANCE_TOLERANCE = 1e-4  # the same for the variances that are extrapolated from
+COLUMNS_AT_ONCE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class IterativePosterior:
+    """An exact GP at one θ by the solution of K̂v = y."""
+
+    kernel: Kernel
+    noise_variance: float
+    X: Tensor  # [N, D]
+    y: Tensor  # [N]
+    weights: Tensor  # v, nearly K̂⁻¹y  [N]
+    residual_bound: float  # rᵀP⁻¹r: |kᵀv − exact mean|² is at most this times k(x, x)
+    Z: Tensor  # inducing points of the preconditioner [M, D]
+    L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
+    L_B: Tensor  # chol(I + VVᵀ/s)  [M, M]
+    extrapolation: Tensor  # of variances to all rows: weights, then the least logarithm  [F + 1]
+    repairs: Repairs
+
+    @staticmethod
+    def of(
+        f: Factorisation, X: Tensor, y: Tensor, weights: Tensor, residual_bound: float, variances: Extrapolation
+    ) -> IterativePosterior:
+        """With the factors of a sparse GP."""
+        return IterativePosterior(
+            kernel=f.kernel,
+            noise_variance=f.noise_variance,
+            X=X,
+            y=y,
+            weights=weights,
+            residual_bound=residual_bound,
+            Z=f.Z,
+            L=f.L,
+            L_B=f.L_B,
+            extrapolation=variances.as_tensor(),
+            repairs=Repairs(),
+        )
+
+    def with_extrapolation(self, variances: Extrapolation) -> IterativePosterior:
+        """The same with other variances."""
+        return replace(self, extrapolation=variances.as_tensor())
+
+    @property
+    def inducing_points(self) -> Tensor:
+        """Z [M, D]."""
+        return self.Z
+
+    @property
+    def mean_error(self) -> float:
+        """What the mean may be off at most, anywhere near the data, in standard deviations of the noise."""
+        largest = float(self.kernel.diagonal(self._features_X).max())
+        return math.sqrt(self.residual_bound * largest / self.noise_variance)
+
+    @cached_property
+    def _centre(self) -> Tensor:
+        return self.X.mean(0)
+
+    @cached_property
+    def _features_X(self) -> Tensor:
+        return self.kernel.features(self.X, self._centre)
+
+    @cached_property
+    def sparse(self) -> SparsePosterior:
+        """The sparse GP with the same θ and inducing points. Its mean is not used."""
+        return SparsePosterior(
+            self.kernel, self.noise_variance, self.Z, self.L, self.L_B, torch.zeros_like(self.L[0]), self.repairs
+        )
+
+    def predict(self, X: Any) -> tuple[Tensor, Tensor]:
+        """Mean and variance [N*] of the latent function at each row of X, in chunks."""
+        inputs = as_matrix(X, "X", self.y.device, columns=self.X.shape[1])
+        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        diagonal, cross = self.kernel.diagonal(self._features_X), self.kernel.against(self._features_X)
+        extrapolation = Extrapolation.from_tensor(self.extrapolation)
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
+            features = self.kernel.features(inputs[rows], self._centre)
+            K = cross.values(features)  # [rows, N]
+            mean[rows] = K @ self.weights
+            nearest = nearest_rows(K, diagonal, self.noise_variance)
+            near = nearest_variances(self.kernel, self.noise_variance, self._features_X, features, nearest)
+            variance[rows] = extrapolation(near, _positive(self.sparse.predict(inputs[rows])[1], near))
+        return mean, clamp_variances(variance, self.repairs)
+
+    def mean(self, X: Any) -> Tensor:
+        """The mean [N*] alone."""
+        inputs = as_matrix(X, "X", self.y.device, columns=self.X.shape[1])
+        mean, cross = inputs.new_empty(len(inputs)), self.kernel.against(self._features_X)
+        for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
+            mean[rows] = cross.values(self.kernel.features(inputs[rows], self._centre)) @ self.weights
+        return mean
+
+    def joint(self, X: Any, memory_limit: int | None = None) -> tuple[Tensor, Tensor]:
+        """Mean [N*] and full covariance [N*, N*] of the latent function at the rows of X.
+
+        The covariance is that of the exact GP but for what conjugate gradients leave, which can only enlarge it.
+        """
+        inputs = as_matrix(X, "X", self.y.device, columns=self.X.shape[1])
+        features = self.kernel.features(inputs, self._centre)
+        K = self.kernel.cross(self._features_X, features)  # [N, N*]
+        solve = ModelSolver.of(self, memory_limit)
+        explained = torch.empty(len(inputs), len(inputs), dtype=K.dtype, device=K.device)
+        for part in row_chunks(len(inputs), COLUMNS_AT_ONCE):
+            solution = solve(K[:, part].contiguous(), COVARIANCE_TOLERANCE)
+            W, R = solution.columns, solution.residuals
+            explained[part] = W.T @ K  # WᵀK + RᵀW is second-order accurate, and not more than KᵀK̂⁻¹K ...
+            explained[part, part] += R.T @ W  # ... where it matters: elsewhere the columns' own accuracy is enough
+        covariance = self.kernel.gram(features).sub_(0.5 * (explained + explained.T))
+        clamp_variances(covariance.diagonal(), self.repairs)
+        return K.T @ self.weights, covariance
+
+    def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
+        """Draws of the latent function at the rows of X: [n_samples, N*]."""
+        return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
+
+
+class ModelSolver(ColumnSolver):
+    """The same for the model of a sparse objective at one θ, with what a posterior is made of."""
+
+    def __init__(
+        self,
+        objective: SparseObjective,
+        kernel: Kernel,
+        noise_variance: float,
+        product: StoredKernel,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.objective, self.factorisation = objective, objective.factorise(kernel, noise_variance)
+        super().__init__(product, Preconditioner(objective, self.factorisation), check)
+        product.update(kernel, noise_variance, check=check)
+
+    @staticmethod
+    def of(posterior: IterativePosterior, memory_limit: int | None = None) -> ModelSolver:
+        """For a posterior that has been saved, or whose training is over."""
+        kernel, s = posterior.kernel, posterior.noise_variance
+        objective = SparseObjective(kernel, s, posterior.X, posterior.y, posterior.Z, memory_limit=memory_limit)
+        return ModelSolver(objective, kernel, s, StoredKernel(posterior.X, objective.spare_memory))
+
+    def refine(self, weights: Tensor, error: float) -> tuple[Tensor, float, Interval]:
+        """Weights nearer to K̂⁻¹y, rᵀP⁻¹r of them, and bounds on yᵀK̂⁻¹y.
+
+        The mean is then off by at most `error` standard deviations of the noise.
+        """
+        f, y = self.factorisation, self.objective.y
+        largest = float(f.kernel.diagonal(f.features_Z).max())
+        aim = error**2 * f.noise_variance / largest
+        residual = y - self.product.in_full(weights[:, None], self.check)[:, 0]
+        bound = self.precondition(residual, self.check)[1]
+        if bound > aim:
+            solution = self(residual[:, None], aim / bound)
+            weights, residual = weights + solution.columns[:, 0], solution.residuals[:, 0]
+            bound = float(solution.residual_bounds[0])
+        least = float(y @ weights + residual @ weights)
+        return weights, bound, Interval(least, least + bound)
+
+    def extrapolation(self, seed: int) -> Extrapolation:
+        """How variances given nearest rows go on to all rows, learnt from training rows."""
+        objective, f, s = self.objective, self.factorisation, self.factorisation.noise_variance
+        n = len(objective.X)
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(n, generator=generator)[:CALIBRATION_ROWS].to(objective.X.device)
+        units = objective.X.new_zeros(n, len(chosen))
+        units[chosen, torch.arange(len(chosen), device=units.device)] = 1.0
+        solution = self(units, VARIANCE_TOLERANCE)
+        W, R = solution.columns, solution.residuals
+        inverse = (W[chosen].diagonal() + (W * R).sum(0)).clamp_(min=0.0)  # (K̂⁻¹)_ii
+        exact = 1.0 / inverse - s  # given all other rows
+        features_X = f.kernel.features(objective.X, objective.X.mean(0))
+        diagonal = f.kernel.diagonal(features_X)
+        K = f.kernel.cross(features_X[chosen], features_X)
+        nearest = nearest_rows(K, diagonal, s, without=chosen)
+        near = nearest_variances(f.kernel, s, features_X, features_X[chosen], nearest)
+        V = torch.linalg.solve_triangular(
+            f.L, f.cross.values(f.kernel.features(objective.X[chosen], objective.Z.mean(0))).T, upper=False
+        )
+        h = torch.linalg.solve_triangular(f.L_B, V, upper=False).square().sum(0)  # vᵀB⁻¹v, below s
+        own = h * s / (s - h).clamp_(min=1e-12 * s)  # without the row itself
+        sparse = _positive(diagonal[chosen] - V.square().sum(0) + own, near)
+        usable = torch.isfinite(exact) & (exact > 0.0)
+        if int(usable.sum()) < CALIBRATION_ROWS // 4:
+            return Extrapolation.none(W)
+        return Extrapolation.learnt(near[usable], sparse[usable], exact[usable])
+
+
+def _positive(sparse: Tensor, near: Tensor) -> Tensor:
+    """The sparse GP's variances, kept away from 0, whose logarithm says nothing."""
+    return torch.maximum(sparse, 1e-6 * near[:, -1])

@@ -1,0 +1,375 @@
+"""Training an exact GP by conjugate gradients: θ from a search on subsets, then L-BFGS on the estimated likelihood.
+
+A climb keeps inducing points and probes fixed, so that the optimiser sees a smooth function. The next one selects
+points for the θ that was reached, as many as make an evaluation cheapest, and draws new probes; when a whole climb
+gains no more than the standard error of its own estimate, nothing is left to be found. Whatever happens, the best model
+so far is there: before the first evaluation a sparse GP at the θ of the search.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from nearexact.evidence import Evidence
+from nearexact.gp.bounds import LikelihoodBounds
+from nearexact.gp.budget import TimeIsUpError, Timer, held_memory
+from nearexact.gp.inducing import select
+from nearexact.gp.iterative import Estimate, IterativeObjective
+from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, product_operations, product_seconds
+from nearexact.gp.iterative_model import HeldModel
+from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
+from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
+from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
+from nearexact.gp.search import Round, Search
+from nearexact.gp.sparse import SparseObjective
+from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
+from nearexact.gp.starts import Start
+from nearexact.kernels.base import Kernel
+from nearexact.limits import memory_budget
+from nearexact.typing import FloatArray, MemoryLimit
+from nearexact.validation import as_training_data
+
+logger = logging.getLogger(__name__)
+
+SEARCH_SHARE = 0.25  # of the time limit, at most
+SEARCH_ROWS = 4096  # of the largest subset
+EVIDENCE_SHARE = 0.1  # of what is left of the time limit
+FIRST_POINTS = 400  # of the sparse GP that is there before anything else
+MOST_CLIMBS = 20
+FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
+LATER_STEP = 0.1  # length of the first step in later climbs, which begin where an optimum was found
+PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
+SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
+# What is kept for the end, for weights to rounding and for variances: sweeps and conjugate gradients in multiples of
+# those of an evaluation, and never more than a share of the time limit.
+FINISHING_SWEEPS, FINISHING_SOLVES, FINISHING_SHARE = 1.0, 8.0, 0.25
+
+
+class _OnlyNoiseLeftError(Exception):
+    """The optimiser gains less than what the estimate is uncertain by."""
+
+
+class IterativeTraining:
+    """One training run, with the same interface as `Training`; its stages are climbs, their M is the preconditioner's.
+
+    `max_inducing` bounds the preconditioner. `flops` counts floating point operations by formula.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Any,
+        y: Any,
+        *,
+        max_inducing: int | None = None,
+        time_limit: float = math.inf,
+        search_limit: float | None = None,
+        memory_limit: MemoryLimit = None,
+        seed: int | None = None,
+        start: Start | None = None,
+        on_step: Callable[[Progress], None] | None = None,
+        on_stage: Callable[[Stage, SparsePosterior | IterativePosterior], str | None] | None = None,
+        on_round: Callable[[Round], None] = lambda _: None,
+        clock: Callable[[], float] = time.perf_counter,
+        numerics: Numerics = DEFAULT_NUMERICS,
+    ) -> None:
+        self.X, self.y = as_training_data(X, y)
+        self.layout, self.numerics = ParameterLayout(kernel, self.X.shape[1], numerics), numerics
+        self.n, self.memory = len(self.y), memory_budget(memory_limit, self.X.device)
+        n_features = self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
+        self.sizes = possible_sizes(self.layout.kernel, self.n, n_features, self.memory)
+        if not self.sizes:
+            raise ValueError(
+                f"conjugate gradients with {self.n} rows need more memory than the limit of {self.memory / 1e6:.3g} MB:"
+                " allow more, or use a sparse GP"
+            )
+        if max_inducing is not None:
+            self.sizes = [m for m in self.sizes if m <= max_inducing] or [min(max_inducing, self.n)]
+        self.timer, self.on_step, self.on_stage = Timer(time_limit, clock), on_step, on_stage
+        self.history: list[Stage] = []
+        self.search = Search(
+            kernel,
+            self.X,
+            self.y,
+            time_limit=SEARCH_SHARE * time_limit if search_limit is None else search_limit,
+            memory=self.memory,
+            seed=seed,
+            start=start,
+            most_rows=SEARCH_ROWS,
+            on_round=on_round,
+            clock=clock,
+            numerics=numerics,
+        )
+        self._random = np.random.default_rng(seed)
+        self._best: HeldModel | None = None
+        self._objective: IterativeObjective | None = None
+        self._cost: EvaluationCost | None = None
+        self._flops, self._started, self._evaluations, self._restarts = 0.0, 0.0, 0, 0
+        self._tried = 0  # points of the present climb
+        self._gain = math.nan  # of the last climb in nats, once it has come to its end
+        self._recorded = True  # whether the present climb is in the history
+
+    @property
+    def flops(self) -> float:
+        """Floating point operations so far."""
+        return self._flops + self.search.flops + (0.0 if self._objective is None else self._objective.flops)
+
+    def run(self) -> None:
+        """Maximise the exact log marginal likelihood."""
+        self._begin()
+        if self.timer.left() > 0.0:
+            self.search.run()
+        theta = self.search.candidates[0].theta
+        self._first_model(theta)
+        end: str = TrainingEnd.MAX_ITERATIONS
+        for number in range(MOST_CLIMBS):
+            if number:
+                self._begin()
+            try:
+                optimiser_end = self._climb(number)
+            except TimeIsUpError:
+                end = TrainingEnd.TIME_LIMIT
+                break
+            except NumericalError as error:
+                logger.warning("a climb could not be computed: %s", error)
+                self.sizes = [m for m in self.sizes if m > self._tried]  # with more points it is easier
+                if self.sizes:
+                    continue
+                end = TrainingEnd.FAILED
+                break
+            if optimiser_end is OptimiserEnd.TIME_LIMIT:
+                end = TrainingEnd.TIME_LIMIT
+                break
+            if number and self._is_settled:  # once may be a line search that has failed: the next takes smaller steps
+                end = TrainingEnd.OPTIMUM_FOUND
+                break
+            wanted_end = self._record(StageEnd.COMPLETE, optimiser_end)
+            if wanted_end is not None:
+                end = wanted_end
+                break
+        self._finish()
+        if not self._recorded:
+            stage_end = next((stage for stage in (StageEnd.TIME_LIMIT, StageEnd.FAILED) if stage == end), None)
+            end = self._record(stage_end or StageEnd.COMPLETE, end) or end
+        self._close(end)
+
+    def interrupted(self) -> None:
+        """Close the record after an exception in `run`."""
+        if not self._recorded:
+            self.on_stage = None
+            self._record(StageEnd.INTERRUPTED, StageEnd.INTERRUPTED)
+        if not self.history[-1].ended:
+            self._close(TrainingEnd.INTERRUPTED)
+
+    def posterior(self) -> SparsePosterior | IterativePosterior:
+        """The best model so far."""
+        return self._held().posterior
+
+    def bounds(self) -> tuple[float, float]:
+        """The estimate of the likelihood, or the ELBO where there is none yet, and the proved upper bound."""
+        best = self._held()
+        return best.value, best.bounds.upper
+
+    def likelihood_bounds(self) -> LikelihoodBounds:
+        """What is proved about the exact likelihood of the best model so far."""
+        return self._held().bounds
+
+    def estimate(self) -> Estimate | None:
+        """The estimate of the exact likelihood, where there is one."""
+        return self._held().estimate
+
+    def evidence(self) -> Evidence | None:
+        """What speaks for the best θ so far."""
+        best = self._held()
+        if best.estimate is None:
+            return self.search.evidence(best.theta, EVIDENCE_SHARE * self.timer.left())
+        agreeing = max((subset.agreeing for subset in self.search.rounds), default=0)
+        starts = max((len(subset.likelihoods) for subset in self.search.rounds), default=0)
+        settled = self._is_settled and len(self.history) > 1 and not self.search.has_rival()
+        gain = self._gain / self.n if settled else math.nan
+        return Evidence(self.n, starts, agreeing, gain, best.value)
+
+    # ---- climbs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_settled(self) -> bool:
+        estimate = self._held().estimate
+        return estimate is not None and self._gain <= max(estimate.standard_error, SETTLED * self.n)
+
+    def _first_model(self, theta: FloatArray) -> None:
+        """A sparse GP at the θ of the search, and what products with K cost."""
+        self._best = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
+        kernel, _ = self.layout.unpack(theta)
+        product = product_seconds(kernel, self.X, self.memory, self.timer.clock)
+        self._cost = EvaluationCost(self.n, product / product_operations(self.n))
+
+    def _climb(self, number: int) -> OptimiserEnd:
+        """L-BFGS with points selected for the present θ, and new probes."""
+        assert self._cost is not None
+        theta, self._gain = self._held().theta, math.nan
+        m = self._tried = self._cost.cheapest(self.sizes)
+        self.timer.require(self._cost.predicted(m))
+        self._release()
+        rows = self._select(theta, m)
+        self._objective = objective = self._objective_with(theta, self.X[rows])
+        best: list[float] = []  # so far, after each evaluation of this climb
+
+        def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
+            value, gradient, error = self._evaluate(objective, theta, is_first=not best)
+            best.append(max([-value, *best[-1:]]))
+            if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < NOISE_SHARE * error:
+                raise _OnlyNoiseLeftError
+            return value, gradient
+
+        def after_step(step: Step) -> None:
+            if self.on_step is not None:
+                self.on_step(Progress(len(rows), -step.value, self.timer.seconds(), self.posterior))
+
+        try:
+            optimum = minimise(
+                LogCoordinates.objective(evaluate),
+                LogCoordinates.from_theta(theta),
+                time_limit=self.timer.left() - self._finishing_seconds(),
+                callback=after_step,
+                settings=LBFGSSettings(
+                    max_iterations=FIRST_STEPS * 2**number, ftol=1e-8, first_step=LATER_STEP if number else 1.0
+                ),
+                clock=self.timer.clock,
+            )
+            reason, self._restarts = optimum.reason, optimum.restarts
+        except _OnlyNoiseLeftError:
+            reason = OptimiserEnd.CONVERGED
+        if reason not in (OptimiserEnd.MAX_ITERATIONS, OptimiserEnd.TIME_LIMIT, OptimiserEnd.FAILING):
+            self._gain = best[-1] - best[0]
+        return reason
+
+    def _evaluate(
+        self, objective: IterativeObjective, theta: FloatArray, is_first: bool
+    ) -> tuple[float, FloatArray, float]:
+        """The negative estimate, its gradient and its standard error. The model is kept if it is the climb's best."""
+        estimate, gradients, by_noise = objective.evaluate(*self.layout.unpack(theta))
+        self._evaluations += 1
+        m, timing = len(objective.sparse.Z), objective.timing
+        error = estimate.standard_error / self.n
+        self._cost = EvaluationCost.measured(self.n, m, timing.seconds, estimate.iterations, error)
+        logger.info(
+            "estimate %.8g ± %.2g, %d iterations with M=%d, %.1f s", estimate.value, estimate.standard_error,
+            estimate.iterations, m, timing.seconds,
+        )  # fmt: skip
+        if is_first or estimate.value > self._held().value:  # estimates with other probes cannot be compared
+            self._best = HeldModel.estimated(np.array(theta), estimate, self.X, self.y)
+        return -estimate.value, -self.layout.gradient(theta, gradients, by_noise), estimate.standard_error
+
+    def _finish(self) -> None:
+        """The weights of the best model to rounding, and variances: in what is left of the time limit."""
+        best = self._held()
+        if best.estimate is None:
+            return
+        kernel, noise_variance = self.layout.unpack(best.theta)
+        try:
+            if self._objective is None:
+                self._objective = self._objective_with(best.theta, best.posterior.inducing_points)
+            product, check = self._objective.product, self.timer.check
+            solver = ModelSolver(self._objective.sparse, kernel, noise_variance, product, check)
+            self._best = best.refined(solver)
+            self._best = self._best.with_variances(solver, seed=int(self._random.integers(2**31)))
+        except TimeIsUpError:
+            logger.info("time was up before the model was finished")
+        except NumericalError as error:
+            logger.warning("the model could not be finished: %s", error)
+        finally:
+            self._release()
+
+    def _finishing_seconds(self) -> float:
+        """What `_finish` may take."""
+        assert self._cost is not None
+        cost, m = self._cost, self._cost.iterations_m
+        seconds = FINISHING_SWEEPS * cost.sweeping(m) + FINISHING_SOLVES * cost.solving(m)
+        return min(seconds, FINISHING_SHARE * self.timer.time_limit)
+
+    def _keep_time_to_finish(self) -> None:
+        self.timer.require(self._finishing_seconds())
+
+    def _select(self, theta: FloatArray, m: int) -> torch.Tensor:
+        """Rows that are to be inducing points."""
+        kernel, seed = self.layout.unpack(theta)[0], int(self._random.integers(2**31))
+        rows = select(kernel, self.X, m, seed=seed, between_blocks=self.timer.check, numerics=self.numerics).indices
+        self._flops += 1.0 * len(rows) ** 2 * self.n
+        return torch.from_numpy(rows).to(self.X.device)
+
+    def _sparse(self, theta: FloatArray, m: int) -> HeldModel:
+        """A sparse GP with any m points; at the usual θ, if this one cannot be computed."""
+        Z = self.X[torch.from_numpy(self._random.permutation(self.n)[:m]).to(self.X.device)]
+        kernel, noise_variance = self.layout.unpack(theta)
+        objective = SparseObjective(
+            kernel, noise_variance, self.X, self.y, Z, memory_limit=self.memory, numerics=self.numerics
+        )
+        self._flops += 2.0 * len(Z) ** 2 * self.n
+        try:
+            return HeldModel.sparse(theta, objective.factorise(kernel, noise_variance, residuals=True))
+        except NumericalError as error:
+            logger.warning("the θ of the search could not be computed: %s", error)
+        usual = self.search.theta0
+        return HeldModel.sparse(usual, objective.factorise(*self.layout.unpack(usual), residuals=True))
+
+    def _objective_with(self, theta: FloatArray, Z: torch.Tensor) -> IterativeObjective:
+        kernel, noise_variance = self.layout.unpack(theta)
+        return IterativeObjective(
+            kernel,
+            noise_variance,
+            self.X,
+            self.y,
+            Z,
+            seed=int(self._random.integers(2**31)),
+            memory_limit=self.memory - held_memory(len(Z)),
+            check=self._keep_time_to_finish,
+            clock=self.timer.clock,
+            numerics=self.numerics,
+        )
+
+    def _release(self) -> None:
+        if self._objective is not None:
+            self._flops += self._objective.flops
+            self._objective = None
+
+    # ---- the record ------------------------------------------------------------------------------------------------
+
+    def _held(self) -> HeldModel:
+        """The best model so far; if there is none, a few points with the best θ of the search."""
+        if self._best is None:
+            self._best = self._sparse(self.search.candidates[0].theta, self.sizes[0])
+        return self._best
+
+    def _begin(self) -> None:
+        self._started, self._evaluations, self._restarts, self._recorded = self.timer.seconds(), 0, 0, False
+
+    def _record(self, end: StageEnd, words: str) -> str | None:
+        best, now = self._held(), self.timer.seconds()
+        repairs = Repairs() if self._objective is None else replace(self._objective.repairs)
+        stage = best.stage(
+            n=self.n,
+            seconds=now - self._started,
+            elapsed=now,
+            evaluations=self._evaluations,
+            restarts=self._restarts,
+            repairs=repairs,
+            end=end,
+            stopped=words,
+        )
+        self.history.append(stage)
+        self._recorded = True
+        logger.info("climb %d: %.8g after %.1f s, %s", len(self.history), best.value, now, words)
+        return None if self.on_stage is None else self.on_stage(stage, best.posterior)
+
+    def _close(self, reason: str) -> None:
+        self.history[-1] = replace(self.history[-1], ended=reason)

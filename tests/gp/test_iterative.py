@@ -1,0 +1,193 @@
+"""The exact likelihood by conjugate gradients, against dense formulas: unbiased, and honest about its error."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nearexact.gp import gpr_objective, greedy_variance
+from nearexact.gp.block_cg import NotConvergedError
+from nearexact.gp.budget import TimeIsUpError
+from nearexact.gp.iterative import IterativeObjective
+from nearexact.gp.stored_kernel import Storage, StoredKernel
+from nearexact.kernels import Kernel, SquaredExponential
+from tests.problems import KERNELS, regression, standardised
+from tests.tensors import Allocations
+
+every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+ROUGH, NOISE = SquaredExponential([0.4, 0.5, 0.8], 1.3), 0.05
+
+
+def objective(
+    kernel: Kernel, s: float, n: int, m: int, seed: int = 0, **options: object
+) -> tuple[IterativeObjective, np.ndarray, np.ndarray]:
+    X, y = standardised(n)
+    Z = X[greedy_variance(kernel, X, m, seed=0)]
+    return IterativeObjective(kernel, s, X, y, Z, seed=seed, **options), X, y  # type: ignore[arg-type]
+
+
+@every_kernel
+def test_value_and_gradient_are_unbiased(kernel: Kernel) -> None:
+    """Over many sets of probes, the mean lies within five of its own standard errors of the dense formulas."""
+    one, X, y = objective(kernel, NOISE, 60, 8, tolerance=1e-10)
+    exact = gpr_objective(kernel, NOISE, X, y)
+    expected, expected_gradient = exact(exact.theta0)
+    found = [one.with_new_probes(seed)(one.theta0) for seed in range(15)]
+    values, gradients = np.array([v for v, _ in found]), np.array([g for _, g in found])
+    error = values.std(ddof=1) / math.sqrt(len(values))
+    assert abs(values.mean() - expected) <= 5.0 * error + 1e-6 * abs(expected)
+    errors = gradients.std(axis=0, ddof=1) / math.sqrt(len(values))
+    assert (np.abs(gradients.mean(axis=0) - expected_gradient) <= 5.0 * errors + 1e-5 * np.abs(expected_gradient)).all()
+
+
+@every_kernel
+def test_with_all_points_nothing_is_random(kernel: Kernel) -> None:
+    """P is K̂ but for the jitter: value and gradient are the exact ones, whatever the probes."""
+    X, y = regression(60)
+    every = IterativeObjective(kernel, NOISE, X, y, X, tolerance=1e-12)
+    exact = gpr_objective(kernel, NOISE, X, y)
+    value, gradient = exact(exact.theta0)
+    found, slope = every(every.theta0)
+    assert found == pytest.approx(value, rel=1e-6)
+    assert np.allclose(slope, gradient, rtol=1e-4, atol=1e-4 * np.abs(gradient).max())
+    assert every.estimate(every.layout.kernel, NOISE).standard_error <= 1e-3
+
+
+def test_the_standard_error_is_honest() -> None:
+    """Two of them on either side hold the truth in about nine of ten cases (Student's t with seven degrees)."""
+    one, X, y = objective(ROUGH, NOISE, 120, 20, tolerance=1e-8)
+    truth = -gpr_objective(ROUGH, NOISE, X, y)(one.theta0)[0]
+    estimates = [one.with_new_probes(seed).estimate(ROUGH, NOISE) for seed in range(40)]
+    held = sum(abs(e.value - truth) <= 2.0 * e.standard_error for e in estimates)
+    assert held >= 30
+    spread = float(np.std([e.value for e in estimates]))
+    assert 0.7 * spread <= np.mean([e.standard_error for e in estimates]) <= 1.4 * spread
+
+
+def test_noise_falls_as_points_are_added_and_iterations_too() -> None:
+    estimates = [objective(ROUGH, NOISE, 400, m)[0].estimate(ROUGH, NOISE) for m in (20, 80, 320)]
+    errors, iterations = [e.standard_error for e in estimates], [e.iterations for e in estimates]
+    assert errors[0] > 2.0 * errors[1] > 4.0 * errors[2]
+    assert iterations == sorted(iterations, reverse=True)
+
+
+@pytest.mark.parametrize("s", [0.05, 0.002])
+def test_the_tolerance_leaves_no_bias_to_speak_of(s: float) -> None:
+    coarse = [objective(ROUGH, s, 400, 60, seed=seed)[0].estimate(ROUGH, s) for seed in range(2)]
+    fine = [objective(ROUGH, s, 400, 60, seed=seed, tolerance=1e-10)[0].estimate(ROUGH, s) for seed in range(2)]
+    for a, b in zip(coarse, fine, strict=True):
+        assert abs(a.value - b.value) <= 0.05 * b.standard_error
+
+
+def test_proved_bounds_hold_and_the_quadratic_form_is_nearly_known() -> None:
+    one, X, y = objective(ROUGH, NOISE, 300, 40)
+    estimate = one.estimate(ROUGH, NOISE)
+    model = gpr_objective(ROUGH, NOISE, X, y).factorise(ROUGH, NOISE)
+    assert estimate.bounds.lower <= model.lml <= estimate.bounds.upper
+    assert estimate.bounds.quadratic.lower <= model.bounds.quadratic.lower * (1.0 + 1e-9)
+    assert estimate.bounds.quadratic.upper >= model.bounds.quadratic.upper * (1.0 - 1e-9)
+    assert estimate.bounds.residual_gap <= 1e-3 * len(y)
+
+
+def test_conjugate_gradients_that_do_not_converge_never_return_a_value() -> None:
+    one, _, _ = objective(ROUGH, 1e-3, 300, 10, most_iterations=5)
+    with pytest.raises(NotConvergedError, match="not converged after 5 iterations"):
+        one(one.theta0)
+
+
+def test_check_ends_an_evaluation() -> None:
+    calls: list[int] = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 5:
+            raise TimeIsUpError
+
+    one, _, _ = objective(ROUGH, NOISE, 200, 20, check=check)
+    with pytest.raises(TimeIsUpError):
+        one(one.theta0)
+
+
+def test_same_probes_same_value_and_other_probes_another_one() -> None:
+    one, _, _ = objective(ROUGH, NOISE, 200, 20)
+    first, second = one(one.theta0)[0], one(one.theta0)[0]
+    assert first == second
+    assert one.with_new_probes(7)(one.theta0)[0] != first
+    assert one(one.theta0)[0] == first
+
+
+def test_fewer_than_two_probes_have_no_standard_error() -> None:
+    with pytest.raises(ValueError, match="at least 2 probes, got 1"):
+        objective(ROUGH, NOISE, 50, 5, probes=1)
+
+
+def test_nan_where_theta_is_not_finite() -> None:
+    one, _, _ = objective(ROUGH, NOISE, 50, 5)
+    assert math.isnan(one(np.full_like(one.theta0, math.inf))[0])
+
+
+# ---- memory and precision --------------------------------------------------------------------------------------------
+
+
+def test_a_memory_limit_gives_the_same_result_and_is_kept() -> None:
+    limit = 13_000_000
+    free, X, _ = objective(ROUGH, NOISE, 1100, 60, tolerance=1e-10, in_full=True)
+    tight, _, _ = objective(ROUGH, NOISE, 1100, 60, tolerance=1e-10, memory_limit=limit)
+    value, gradient = free(free.theta0)
+    with Allocations() as allocations:
+        found, slope = tight(tight.theta0)
+    assert free.product.storage is not Storage.NONE
+    assert tight.product.storage is Storage.NONE
+    assert allocations.peak_bytes <= limit + X.nbytes
+    assert found == pytest.approx(value, rel=1e-8)
+    assert np.allclose(slope, gradient, rtol=1e-6, atol=1e-6 * np.abs(gradient).max())
+
+
+def test_float32_is_used_where_it_does_no_harm() -> None:
+    one, X, y = objective(ROUGH, NOISE, 1100, 60)
+    value = one.estimate(ROUGH, NOISE).value
+    assert one.product.storage is Storage.FLOAT32
+    full = IterativeObjective(ROUGH, NOISE, X, y, one.sparse.Z, memory_limit=20_000_000)
+    assert full.estimate(ROUGH, NOISE).value == pytest.approx(value, abs=1e-4 * len(y))
+    assert full.product.storage is Storage.NONE
+
+
+def test_float64_is_used_where_32_bits_would_drown_what_is_estimated() -> None:
+    """A smooth function: the sparse GP is all but exact, and rounding errors are larger than what it leaves."""
+    kernel, s = SquaredExponential([1.7, 30.0, 30.0], 36.0), 0.01
+    one, X, y = objective(kernel, s, 1500, 100)
+    truth = gpr_objective(kernel, s, X, y).factorise(kernel, s).lml
+    assert one.estimate(kernel, s).value == pytest.approx(truth, abs=1e-3)
+    assert one.product.storage is Storage.FLOAT64
+
+
+@pytest.mark.parametrize("storage", list(Storage))
+def test_products_are_those_of_the_dense_matrix(storage: Storage) -> None:
+    X, _ = regression(1300)  # more than one tile, and one that is not full
+    product = StoredKernel(torch.tensor(X), {Storage.NONE: 0}.get(storage, 10**9))
+    product.update(ROUGH, NOISE, in_full=storage is Storage.FLOAT64)
+    assert product.storage is storage
+    D = torch.randn(1300, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = torch.tensor(ROUGH(X) + NOISE * np.eye(1300)) @ D
+    rounding = 1e-4 if storage is Storage.FLOAT32 else 1e-10
+    assert torch.allclose(product(D), expected, rtol=0.0, atol=rounding)
+    assert torch.allclose(product.in_full(D), expected, rtol=0.0, atol=1e-10)
+
+
+def test_little_noise_under_a_large_signal_is_not_kept_in_32_bits() -> None:
+    X, _ = regression(1300)
+    product = StoredKernel(torch.tensor(X), 10**9)
+    product.update(SquaredExponential([0.4, 0.5, 0.8], 1e4), 1e-4)
+    assert product.storage is Storage.FLOAT64
+
+
+def test_the_kernel_matrix_follows_the_hyperparameters() -> None:
+    X, _ = regression(100)
+    product = StoredKernel(torch.tensor(X), 10**9)
+    D = torch.eye(100, dtype=torch.float64)
+    for kernel, s in ((ROUGH, 0.1), (SquaredExponential([1.0, 1.0, 1.0], 2.0), 0.3)):
+        product.update(kernel, s)
+        assert torch.allclose(product(D), torch.tensor(kernel(X) + s * np.eye(100)), atol=1e-5)

@@ -1,0 +1,213 @@
+"""Training by conjugate gradients: it finds what the exact GP finds, keeps limits, and has a model at any time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from nearexact.gp import gpr_objective
+from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible_sizes
+from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_training import IterativeTraining
+from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.stages import Progress, StageEnd, TrainingEnd
+from nearexact.gp.stored_kernel import Storage, stored_bytes
+from nearexact.kernels import SquaredExponential
+from tests.problems import many_inputs, standardised
+
+N = 300
+
+
+def rough(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A function of two inputs with details that a few points do not show."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2.0, 2.0, size=(n, 2))
+    y = np.sin(5.0 * X[:, 0]) * np.cos(4.0 * X[:, 1]) + 0.1 * rng.normal(size=n)
+    return X, (y - y.mean()) / y.std()
+
+
+class Clock:
+    """One second for each time that it is asked."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def trained() -> IterativeTraining:
+    training = IterativeTraining(SquaredExponential(), *rough(), seed=0)
+    training.run()
+    return training
+
+
+def exact_lml(training: IterativeTraining) -> float:
+    posterior = training.posterior()
+    objective = gpr_objective(posterior.kernel, posterior.noise_variance, training.X, training.y)
+    return objective.factorise(posterior.kernel, posterior.noise_variance).lml
+
+
+def test_it_ends_at_an_optimum_of_the_exact_likelihood(trained: IterativeTraining) -> None:
+    posterior = trained.posterior()
+    objective = gpr_objective(posterior.kernel, posterior.noise_variance, trained.X, trained.y)
+    best = trained.search.candidates[0].likelihood  # of all rows, as they are few
+    assert trained.history[-1].ended == TrainingEnd.OPTIMUM_FOUND
+    estimate = trained.estimate()
+    assert estimate is not None
+    assert -objective(objective.theta0)[0] >= best - max(estimate.standard_error, 1e-3 * N)
+
+
+def test_the_estimate_its_error_and_the_bounds_are_consistent(trained: IterativeTraining) -> None:
+    estimate, truth = trained.estimate(), exact_lml(trained)
+    assert estimate is not None
+    assert abs(estimate.value - truth) <= 6.0 * estimate.standard_error + 1e-4 * N
+    bounds = trained.likelihood_bounds()
+    assert bounds.lower - 1e-6 <= truth <= bounds.upper + 1e-6
+    assert trained.bounds() == (estimate.value, bounds.upper)
+    assert bounds.residual_gap <= 1e-6
+
+
+def test_the_posterior_is_that_of_the_exact_gp(trained: IterativeTraining) -> None:
+    posterior = trained.posterior()
+    assert isinstance(posterior, IterativePosterior)
+    exact = gpr_objective(posterior.kernel, posterior.noise_variance, trained.X, trained.y).factorise(
+        posterior.kernel, posterior.noise_variance
+    )
+    X_new = rough(100, seed=3)[0]
+    (mean, variance), (expected, expected_variance) = posterior.predict(X_new), exact.predict(X_new)
+    assert np.allclose(mean, expected, atol=1e-4)
+    assert float((variance / expected_variance - 1.0).abs().median()) <= 0.01
+
+
+def test_evidence_says_that_the_likelihood_of_all_rows_no_longer_rises(trained: IterativeTraining) -> None:
+    evidence = trained.evidence()
+    assert evidence is not None
+    assert evidence.rows == N
+    assert evidence.agreeing >= 2
+    assert 0.0 <= evidence.gain_per_row <= 0.01
+
+
+def test_the_record_tells_of_every_round(trained: IterativeTraining) -> None:
+    assert [stage.ended for stage in trained.history[:-1]] == [""] * (len(trained.history) - 1)
+    assert all(stage.complete and stage.evaluations and stage.n == N for stage in trained.history)
+    assert trained.history[-1].objective == trained.bounds()[0]
+    assert trained.flops > 0.0
+
+
+@pytest.mark.parametrize("limit", [1.0, 100.0, 300.0])
+def test_a_time_limit_is_kept_and_leaves_a_model(limit: float) -> None:
+    clock = Clock()
+    training = IterativeTraining(SquaredExponential(), *rough(), time_limit=limit, seed=0, clock=clock)
+    training.run()
+    assert training.timer.seconds() <= limit + 60.0  # what goes on between two looks at the clock, and the first model
+    assert training.history[-1].ended == TrainingEnd.TIME_LIMIT
+    mean, variance = training.posterior().predict(rough(5, seed=3)[0])
+    assert mean.isfinite().all()
+    assert (variance > 0.0).all()
+    evidence = training.evidence()
+    assert training.estimate() is None or (evidence is not None and math.isnan(evidence.gain_per_row))
+
+
+def test_before_the_first_evaluation_there_is_a_sparse_gp_at_the_theta_of_the_search() -> None:
+    training = IterativeTraining(SquaredExponential(), *rough(), seed=0)
+    training.search.run()
+    assert isinstance(training.posterior(), SparsePosterior)
+    kernel, noise = training.layout.unpack(training.search.candidates[0].theta)
+    assert training.posterior().kernel == kernel
+    assert training.posterior().noise_variance == noise
+    assert training.estimate() is None
+
+
+def test_ctrl_c_keeps_the_best_model_so_far() -> None:
+    steps: list[float] = []
+
+    def after_step(progress: Progress) -> None:
+        steps.append(progress.objective)
+        if len(steps) == 2:
+            raise KeyboardInterrupt
+
+    training = IterativeTraining(SquaredExponential(), *rough(), seed=0, search_limit=1e-9, on_step=after_step)
+    with pytest.raises(KeyboardInterrupt):
+        training.run()
+    training.interrupted()
+    assert training.history[-1].end is StageEnd.INTERRUPTED
+    assert training.history[-1].ended == TrainingEnd.INTERRUPTED
+    assert training.bounds()[0] >= steps[-1]
+    assert isinstance(training.posterior(), IterativePosterior)
+    evidence = training.evidence()
+    assert evidence is not None
+    assert math.isnan(evidence.gain_per_row)
+
+
+def test_on_stage_may_end_the_training() -> None:
+    training = IterativeTraining(
+        SquaredExponential(), *standardised(200), seed=0, on_stage=lambda stage, posterior: "enough"
+    )
+    training.run()
+    assert len(training.history) == 1
+    assert training.history[-1].ended == "enough"
+
+
+def test_pure_noise_is_no_trouble() -> None:
+    X, _ = many_inputs(200, 3)
+    training = IterativeTraining(SquaredExponential(), X, np.random.default_rng(0).normal(size=200), seed=0)
+    training.run()
+    assert math.isfinite(training.bounds()[0])
+
+
+# ---- costs -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_cheapest_number_of_points_balances_sweeps_and_iterations() -> None:
+    sizes = [100, 1000, 4000]
+    hard, easy = EvaluationCost(100_000, 1e-10, 60, 1000), EvaluationCost(2000, 1e-10, 3, 1000)
+    assert hard.cheapest(sizes) == 4000
+    assert easy.cheapest(sizes) == 100
+    noisy = EvaluationCost.measured(2000, 1000, 1.0, 60, error_per_row=0.008)
+    assert noisy.cheapest(sizes) == 4000  # twice as many points for a quarter of the error
+    assert EvaluationCost.measured(2000, 1000, 1.0, 1, error_per_row=0.0).cheapest(sizes) == 1000  # not a tenth
+
+
+def test_the_seconds_of_an_evaluation_are_predicted_from_the_last_one() -> None:
+    cost = EvaluationCost.measured(5000, 400, 7.0, 30, 1e-4)
+    assert cost.predicted(400) == pytest.approx(7.0)
+    assert cost.predicted_iterations(400) == 30
+    assert cost.predicted_iterations(800) < 30
+    assert cost.sweeping(800) == pytest.approx(4.0 * cost.sweeping(400))
+
+
+def test_points_are_so_many_that_memory_holds_them_and_the_kernel_matrix_if_it_can() -> None:
+    kernel, n = SquaredExponential([1.0, 1.0]), 4000
+    generous, modest = possible_sizes(kernel, n, 5, 10**10), possible_sizes(kernel, n, 5, 100_000_000)
+    assert max(generous) == int(0.8 * n)
+    assert max(modest) < max(generous)
+    assert stored_bytes(n, Storage.FLOAT32) + 8 * n * max(modest) <= 100_000_000
+    assert possible_sizes(kernel, n, 5, 2_000_000) == []
+
+
+def test_memory_that_is_too_small_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="300 rows need more memory than the limit of 1 MB"):
+        IterativeTraining(SquaredExponential(), *rough(), memory_limit=1_000_000)
+    training = IterativeTraining(SquaredExponential(), *rough())
+    assert not iterative_fits(training.layout.kernel, training.X, math.inf, 1_000_000)
+
+
+def test_it_fits_or_does_not_by_the_time_limit() -> None:
+    X, _ = rough(500)
+    training = IterativeTraining(SquaredExponential(), X, rough(500)[1])
+    assert iterative_fits(training.layout.kernel, training.X, 1e6, None)
+    assert iterative_fits(training.layout.kernel, training.X, math.inf, None)
+    assert not iterative_fits(training.layout.kernel, training.X, 1e-6, None)
+
+
+def test_the_same_seed_gives_the_same_model(trained: IterativeTraining) -> None:
+    """As long as no time limit interferes: nothing is decided by the clock."""
+    again = IterativeTraining(SquaredExponential(), *rough(), seed=0)
+    again.run()
+    assert again.bounds() == trained.bounds()
+    assert again.posterior().kernel == trained.posterior().kernel
