@@ -128,7 +128,7 @@ def test_bad_inputs_of_a_prediction_are_refused(X: np.ndarray, message: str) -> 
         model.predict(X)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     X=arrays(float, (15, 2), elements=st.floats(-1e9, 1e9)),
     y=arrays(float, 15, elements=st.floats(-1e9, 1e9)),

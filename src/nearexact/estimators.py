@@ -101,14 +101,15 @@ class GPRegressor(Regressor):
     method : {"auto", "cholesky", "iterative", "sparse"}, default "auto"
         "cholesky" is the exact GP: time grows with N³, memory with N². "iterative" is the exact GP by conjugate
         gradients: time grows with N², and memory with N. "sparse" is that of SGPRegressor. "auto" takes the first of
-        these whose predicted time and memory fit the limits.
+        these whose predicted time and memory fit the limits; after conjugate gradients it takes one Cholesky factor at
+        the hyperparameters that were found, where that fits too.
 
     The other parameters, attributes and methods are those of SGPRegressor. Of an exact GP by Cholesky both bounds are
     the log marginal likelihood, and `inducing_points_` are all rows. By conjugate gradients the log marginal likelihood
     is estimated: `elbo_` is the estimate, `certificate_` has its standard error next to proved bounds, and
     `inducing_points_` are those of the preconditioner. The mean is then the exact GP's, and so are joint covariances
     (`return_cov`, `sample_y`); standard deviations are extrapolated from nearest rows, and may be off by several per
-    cent where inputs are many and the noise is little. `method_` is what was done.
+    cent where inputs are many and the noise is little. `method_` is how the model predicts.
     """
 
     def __init__(
@@ -146,8 +147,10 @@ class GPRegressor(Regressor):
                 method = "iterative" if iterative_fits(kernel, problem.X, time_limit, memory_limit) else "sparse"
         if method == "sparse":
             return sparse_training(self, problem, time_limit, memory_limit, display)
-        train = exact_training if method == "cholesky" else iterative_training
-        return train(self, problem, time_limit, memory_limit, display)
+        if method == "cholesky":
+            return exact_training(self, problem, time_limit, memory_limit, display)
+        factorises = self.method == "auto"
+        return iterative_training(self, problem, time_limit, memory_limit, display, factorises=factorises)
 
 
 def sparse_training(
@@ -207,13 +210,20 @@ def exact_training(
 
 
 def iterative_training(
-    estimator: Regressor, problem: Problem, time_limit: float, memory_limit: int | None, display: Display
+    estimator: Regressor,
+    problem: Problem,
+    time_limit: float,
+    memory_limit: int | None,
+    display: Display,
+    *,
+    factorises: bool,
 ) -> IterativeTraining:
     return IterativeTraining(
         SquaredExponential() if estimator.kernel is None else estimator.kernel,
         problem.X,
         problem.y,
         max_inducing=estimator.max_inducing,
+        factorises=factorises,
         time_limit=time_limit,
         memory_limit=memory_limit,
         seed=_seed(estimator),

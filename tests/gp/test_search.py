@@ -120,7 +120,7 @@ def test_starts_are_allowed_values_of_the_same_kernel(name: str) -> None:
 
 
 def test_what_a_subset_was_too_short_of_time_for_is_not_forgotten() -> None:
-    X, y = many_inputs(1000, 6)
+    X, y = many_inputs(700, 4)
     whole = Search(SquaredExponential(), X, y, seed=0)
     rounds = len(whole.sizes)
     assert rounds > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ def exact_fits(
     n = len(y)
     if exact_memory(kernel, n) > memory_budget(memory_limit, X.device):
         return False
-    rows = min(n, TRIAL_ROWS, max(int(math.sqrt(TRIAL_WORK / X.shape[1])), FEWEST_TRIAL_ROWS))
+    rows = _trial_rows(X)
     objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
     try:
         objective.value_and_gradient(kernel, TRIAL_NOISE)  # the first one is slower
@@ -110,3 +111,17 @@ def exact_fits(
     except NumericalError:
         return n == rows
     return evaluations * (time.perf_counter() - started) * (n / rows) ** 3 <= time_limit or n == rows
+
+
+def factorisation_seconds(kernel: Kernel, X: Tensor, y: Tensor, clock: Callable[[], float]) -> float:
+    """What a factorisation with all rows may take, as predicted from one with fewer rows."""
+    rows = _trial_rows(X)
+    objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
+    objective.factorise(kernel, TRIAL_NOISE)  # the first one is slower
+    started = clock()
+    objective.factorise(kernel, TRIAL_NOISE)
+    return (clock() - started) * (len(X) / rows) ** 3
+
+
+def _trial_rows(X: Tensor) -> int:
+    return min(len(X), TRIAL_ROWS, max(int(math.sqrt(TRIAL_WORK / X.shape[1])), FEWEST_TRIAL_ROWS))

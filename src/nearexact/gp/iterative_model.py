@@ -12,7 +12,7 @@ from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.iterative import Estimate
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
 from nearexact.gp.neighbours import Extrapolation
-from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.safety import NumericalError, Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.typing import FloatArray
@@ -29,7 +29,7 @@ class HeldModel:
     bounds: LikelihoodBounds  # proved
     points: int
     jitter: float
-    posterior: SparsePosterior | IterativePosterior
+    posterior: SparsePosterior | IterativePosterior | ExactPosterior
     estimate: Estimate | None = None
 
     @staticmethod
@@ -59,6 +59,10 @@ class HeldModel:
         """The same with variances that are extrapolated to all rows."""
         assert isinstance(self.posterior, IterativePosterior)
         return replace(self, posterior=self.posterior.with_extrapolation(solver.extrapolation(seed)))
+
+    def factorised(self, posterior: ExactPosterior) -> HeldModel:
+        """The same by one Cholesky factor: nothing is estimated any more."""
+        return replace(self, value=posterior.lml, bounds=posterior.bounds, jitter=posterior.jitter, posterior=posterior)
 
     def stage(
         self,

@@ -21,6 +21,7 @@ import torch
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer, held_memory
+from nearexact.gp.exact import ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.inducing import select
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, product_operations, product_seconds
@@ -28,7 +29,7 @@ from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
-from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.search import Round, Search
 from nearexact.gp.sparse import SparseObjective
@@ -62,7 +63,9 @@ class _OnlyNoiseLeftError(Exception):
 class IterativeTraining:
     """One training run, with the same interface as `Training`; its stages are climbs, their M is the preconditioner's.
 
-    `max_inducing` bounds the preconditioner. `flops` counts floating point operations by formula.
+    `max_inducing` bounds the preconditioner. With `factorises` the model in the end is that of one Cholesky factor at
+    the θ that was found, where memory and time allow it: likelihood and variances are then exact too. `flops` counts
+    floating point operations by formula.
     """
 
     def __init__(
@@ -72,13 +75,14 @@ class IterativeTraining:
         y: Any,
         *,
         max_inducing: int | None = None,
+        factorises: bool = False,
         time_limit: float = math.inf,
         search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
         seed: int | None = None,
         start: Start | None = None,
         on_step: Callable[[Progress], None] | None = None,
-        on_stage: Callable[[Stage, SparsePosterior | IterativePosterior], str | None] | None = None,
+        on_stage: Callable[[Stage, SparsePosterior | IterativePosterior | ExactPosterior], str | None] | None = None,
         on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
@@ -110,6 +114,8 @@ class IterativeTraining:
             clock=clock,
             numerics=numerics,
         )
+        self._factorises = factorises and exact_memory(self.layout.kernel, self.n) <= self.memory
+        self._factorisation_seconds = math.inf
         self._random = np.random.default_rng(seed)
         self._best: HeldModel | None = None
         self._objective: IterativeObjective | None = None
@@ -171,7 +177,7 @@ class IterativeTraining:
         if not self.history[-1].ended:
             self._close(TrainingEnd.INTERRUPTED)
 
-    def posterior(self) -> SparsePosterior | IterativePosterior:
+    def posterior(self) -> SparsePosterior | IterativePosterior | ExactPosterior:
         """The best model so far."""
         return self._held().posterior
 
@@ -185,8 +191,9 @@ class IterativeTraining:
         return self._held().bounds
 
     def estimate(self) -> Estimate | None:
-        """The estimate of the exact likelihood, where there is one."""
-        return self._held().estimate
+        """The estimate of the exact likelihood, where there is one and nothing better."""
+        best = self._held()
+        return None if isinstance(best.posterior, ExactPosterior) else best.estimate
 
     def evidence(self) -> Evidence | None:
         """What speaks for the best θ so far."""
@@ -212,6 +219,9 @@ class IterativeTraining:
         kernel, _ = self.layout.unpack(theta)
         product = product_seconds(kernel, self.X, self.memory, self.timer.clock)
         self._cost = EvaluationCost(self.n, product / product_operations(self.n))
+        if self._factorises:
+            self._factorisation_seconds = factorisation_seconds(kernel, self.X, self.y, self.timer.clock)
+            self._factorises = self._factorisation_seconds <= FINISHING_SHARE * self.timer.time_limit
 
     def _climb(self, number: int) -> OptimiserEnd:
         """L-BFGS with points selected for the present θ, and new probes."""
@@ -276,6 +286,15 @@ class IterativeTraining:
         if best.estimate is None:
             return
         kernel, noise_variance = self.layout.unpack(best.theta)
+        if self._factorises and self.timer.left() > self._factorisation_seconds:
+            self._release()
+            try:
+                exact = ExactObjective(kernel, noise_variance, self.X, self.y, numerics=self.numerics)
+                self._best = best.factorised(exact.factorise(kernel, noise_variance))
+                self._flops += self.n**3 / 3.0
+                return
+            except NumericalError as error:
+                logger.info("no Cholesky factor at the end: %s", error)
         try:
             if self._objective is None:
                 self._objective = self._objective_with(best.theta, best.posterior.inducing_points)
@@ -292,6 +311,8 @@ class IterativeTraining:
 
     def _finishing_seconds(self) -> float:
         """What `_finish` may take."""
+        if self._factorises:
+            return 1.5 * self._factorisation_seconds
         assert self._cost is not None
         cost, m = self._cost, self._cost.iterations_m
         seconds = FINISHING_SWEEPS * cost.sweeping(m) + FINISHING_SOLVES * cost.solving(m)

@@ -9,7 +9,7 @@ import torch
 
 from nearexact.bench.methods.sgpr import Predictor, common_to_stages
 from nearexact.bench.protocol import Report, Task
-from nearexact.gp import Progress, SparsePosterior, Stage
+from nearexact.gp import ExactPosterior, Progress, SparsePosterior, Stage
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.kernels import SquaredExponential
@@ -37,7 +37,7 @@ class IterativeGPR:
         def after_step(progress: Progress) -> None:
             reported(Predictor(progress.posterior), elbo=progress.objective, preconditioner_m=progress.m)
 
-        def after_stage(stage: Stage, posterior: SparsePosterior | IterativePosterior) -> None:
+        def after_stage(stage: Stage, posterior: SparsePosterior | IterativePosterior | ExactPosterior) -> None:
             predict = Predictor(lambda: posterior)
             reported(predict, milestone=True, preconditioner_m=stage.m, **common_to_stages(stage))
 
