@@ -48,7 +48,9 @@ EVIDENCE_SHARE = 0.1  # of what is left of the time limit
 FIRST_POINTS = 400  # of the sparse GP that is there before anything else
 MOST_CLIMBS = 20
 FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
-LATER_STEP = 0.1  # length of the first step in later climbs, which begin where an optimum was found
+# Lengths of the first step, in logarithms: the search's θ is near already, later climbs begin where an optimum was
+# found, and a step that is too long leads to θ at which conjugate gradients take several times as long.
+FIRST_STEP, LATER_STEP = 0.3, 0.1
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
 # What is kept for the end, for weights to rounding and for variances: sweeps and conjugate gradients in multiples of
@@ -252,7 +254,7 @@ class IterativeTraining:
                 time_limit=self.timer.left() - self._finishing_seconds(),
                 callback=after_step,
                 settings=LBFGSSettings(
-                    max_iterations=FIRST_STEPS * 2**number, ftol=1e-8, first_step=LATER_STEP if number else 1.0
+                    max_iterations=FIRST_STEPS * 2**number, ftol=1e-8, first_step=LATER_STEP if number else FIRST_STEP
                 ),
                 clock=self.timer.clock,
             )
