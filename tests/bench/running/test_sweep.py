@@ -246,7 +246,10 @@ def milestones(out: Path) -> dict[tuple[object, ...], list[float]]:
 
 def written_lines(out: Path) -> int:
     """Of all traces, also of those that were put aside."""
-    return sum(path.read_bytes().count(b"\n") for path in out.rglob("trace.jsonl"))
+    try:
+        return sum(path.read_bytes().count(b"\n") for path in out.rglob("trace.jsonl"))
+    except FileNotFoundError:  # a run begins again just now, and clears its folder
+        return 0
 
 
 def killed_and_continued(out: Path, kills: int, seed: int) -> int:
