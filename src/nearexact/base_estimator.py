@@ -273,8 +273,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         self.elbo_, self.upper_bound_ = elbo, upper
         self.method_ = persistence.METHODS[type(posterior)]
         evidence = training.evidence()
-        found = training.estimate() if isinstance(training, IterativeTraining) else None
-        estimate = None if found is None else Estimate(found.value, found.standard_error)
+        from_training = training.estimate() if isinstance(training, IterativeTraining) else None
+        estimate = None if from_training is None else Estimate(from_training.value, from_training.standard_error)
         verdict = self._verdict(bounds, problem.y, evidence, estimate)
         self.certificate_ = Certificate.of(bounds, verdict, evidence, estimate=estimate)
         self.metadata_ = {}  # what was kept with an earlier fit belongs to other data

@@ -177,8 +177,9 @@ class Certificate:
     @property
     def estimated(self) -> str:
         """The same in words, empty where there is none."""
-        known = self.known_estimate
-        return "" if known is None else f"estimated as {known.value:.6g} ± {known.standard_error:.2g} (standard error)"
+        if self.estimate is None or self.standard_error is None:
+            return ""
+        return f"estimated as {self.estimate:.6g} ± {self.standard_error:.2g} (standard error)"
 
     def __str__(self) -> str:
         estimated = f", {self.estimated}" if self.estimated else ""

@@ -42,8 +42,8 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
     model = objective.factorise(estimator.kernel_, estimator.noise_variance_, residuals=True)
     estimate = estimator.certificate_.known_estimate
     # One of the two was maximised; where an estimate was, the ELBO was noted.
-    known = estimator.elbo_ if estimate is None else estimator.certificate_.elbo
-    if not any(abs(value - known) <= SAME_DATA * len(problem.y) for value in (model.elbo, model.tight_bound)):
+    noted = estimator.elbo_ if estimate is None else estimator.certificate_.elbo
+    if not any(abs(value - noted) <= SAME_DATA * len(problem.y) for value in (model.elbo, model.tight_bound)):
         raise ValueError("these are not the data that the model was fitted to: their likelihood differs")
     with tightening_display(estimator.progress, seconds) as display:
         result = tighten_bounds(

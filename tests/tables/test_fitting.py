@@ -72,9 +72,9 @@ def test_the_choice_is_told_and_kept(tmp_path: Path) -> None:
     found = fit(table(tmp_path, 80), "y", time_limit=None, on_event=told.append)
     assert {trial.kernel for trial in found.summary.tried} == set(KERNELS)
     assert f"kernel: {found.summary.kernel}, from 14 by exact likelihoods of all rows" in told
-    assert found.choice.found is not None
+    assert found.choice.optimum is not None
     # Training starts from what the choice has found on the same rows, so that it ends no lower.
-    assert found.model.certificate_.lower >= found.choice.found.likelihood - 1e-6
+    assert found.model.certificate_.lower >= found.choice.optimum.likelihood - 1e-6
     assert found.model.kernel == found.choice.kernel  # as it was before any training
 
 

@@ -11,7 +11,7 @@ from nearexact import SGPRegressor
 from nearexact.bench import datasets
 from nearexact.certificate import NEAR_EXACT
 from nearexact.kernels import ArcCosine, Composite, Kernel, Linear, SquaredExponential
-from nearexact.tables.kernel_choice import Choice, Found, Trial, best_of, choose, finalists, named
+from nearexact.tables.kernel_choice import Choice, KernelOptimum, Trial, best_of, choose, finalists, named
 from nearexact.tables.kernel_names import KERNELS, check_kernel
 from nearexact.tables.splits import best_splits
 
@@ -78,9 +78,9 @@ def wavy(n: int, d: int = 2) -> tuple[np.ndarray, np.ndarray]:
 def test_likelihoods_are_exact_and_those_of_the_hyperparameters_that_were_found() -> None:
     """By the dense formula, on the rows that the choice says; and no small change of a hyperparameter is better."""
     X, y = wavy(260)
-    seen: dict[tuple[str, int], Found] = {}
+    seen: dict[tuple[str, int], KernelOptimum] = {}
 
-    def look(trial: Trial, found: Found | None) -> None:
+    def look(trial: Trial, found: KernelOptimum | None) -> None:
         assert found is not None
         seen[trial.kernel, trial.rows] = found
         assert found.likelihood == trial.bound

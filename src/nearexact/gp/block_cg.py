@@ -133,7 +133,7 @@ class _Run:
         alpha = bounds / curvatures
         residuals = (self.residuals if everything else self.residuals[:, which]) - alpha * products
         solved = self.precondition(residuals)
-        # Rounding can make this negative where next to nothing is left.
+        # Rounding can make this negative where only rounding errors are left.
         new_bounds = _dots(residuals, solved).clamp_(min=0.0)
         beta = new_bounds / bounds
         self.columns.index_add_(1, which, directions * alpha)

@@ -134,7 +134,7 @@ class IterativeObjective:
     def with_new_probes(self, seed: int) -> Self:
         """The same objective with other probes; data and memory are shared."""
         other = copy.copy(self)
-        other._draw(self._of_X.shape[1], seed)
+        other._draw(self._epsilon_X.shape[1], seed)
         return other
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
@@ -174,11 +174,11 @@ class IterativeObjective:
 
     def _draw(self, probes: int, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
-        of_Z, of_X = (
+        epsilon_Z, epsilon_X = (
             torch.randn(len(rows), probes, dtype=torch.float64, generator=generator)
             for rows in (self.sparse.Z, self.sparse.X)
         )
-        self._of_Z, self._of_X = of_Z.to(self.X.device), of_X.to(self.X.device)  # ε and ε′
+        self._epsilon_Z, self._epsilon_X = epsilon_Z.to(self.X.device), epsilon_X.to(self.X.device)  # ε and ε′
 
     def _solve(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensor, Tensor]:
         """The estimate, and of each probe a = K̂⁻¹z and b = P⁻¹z as columns [N, p]."""
@@ -187,9 +187,9 @@ class IterativeObjective:
         f = self.sparse.factorise(kernel, s, residuals=True)
         if not math.isfinite(f.elbo):
             raise NumericalError("tr(K − Q) is negative by more than rounding: look for a kernel that is not one")
-        probes = math.sqrt(s) * self._of_X
+        probes = math.sqrt(s) * self._epsilon_X
         for rows, V in self.sparse.rows_of_V(f):
-            probes[rows].addmm_(V, self._of_Z)  # Vᵀε + √s ε′
+            probes[rows].addmm_(V, self._epsilon_Z)  # Vᵀε + √s ε′
         precondition = Preconditioner(self.sparse, f)
         started = self.clock()
         solution = self._conjugate_gradients(f, precondition, torch.cat([self.y[:, None], probes], dim=1))

@@ -44,7 +44,7 @@ def stored_bytes(n: int, storage: Storage) -> int:
 
 
 def allows_float32(kernel: Kernel, noise_variance: float, X: Tensor) -> bool:
-    """Whether rounding K to 32 bits changes the log determinant by next to nothing."""
+    """Whether rounding K to 32 bits changes the log determinant by a negligible amount."""
     largest = float(kernel.diagonal(kernel.features(X, X.mean(0))).max())
     ratio = ROUNDING * largest * math.sqrt(len(X)) / noise_variance
     return 0.5 * ratio**2 <= MOST_NATS_PER_ROW

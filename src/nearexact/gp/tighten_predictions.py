@@ -136,7 +136,7 @@ class _Run:
     def by_conjugate_gradients(self) -> None:
         """Until the bounds of all rows are near enough, or come no nearer.
 
-        One block after the other: half of the iterations prove next to nothing, so that some rows had better get all.
+        One block after the other: half of the iterations prove hardly anything, so that some rows had better get all.
         """
         for rows in self._open_blocks():
             self._refine(rows)

@@ -19,7 +19,7 @@ from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.evaluation import Evaluation, evaluate
-from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, Found, Trial, choose, named
+from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, KernelOptimum, Trial, choose, named
 from nearexact.tables.kernel_names import AUTO, KERNELS, check_kernel
 from nearexact.tables.reading import open_table
 from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
@@ -117,7 +117,7 @@ class _Search:
         self.progress, self.on_event = progress, on_event
         self.notes: list[str] = []
         self._trials: list[Trial] = []
-        self._best: Found | None = None
+        self._best: KernelOptimum | None = None
         self._best_so_far = (0, -math.inf)  # rows and score: more rows say more
         self._started = time.perf_counter()
 
@@ -154,12 +154,12 @@ class _Search:
             progress=self.progress,
         )
 
-    def _untrained(self, found: Found) -> GPRegressor:
+    def _untrained(self, optimum: KernelOptimum) -> GPRegressor:
         """What can be had without further training from what the choice has found."""
-        model = self._model(found.kernel, SHORTEST_TRAINING)
+        model = self._model(optimum.kernel, SHORTEST_TRAINING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return model.fit(self.X, self.y, start=(found.kernel, found.noise_variance))
+            return model.fit(self.X, self.y, start=(optimum.kernel, optimum.noise_variance))
 
     def _choice(self, kernel: str) -> Choice:
         if kernel != AUTO:
@@ -179,12 +179,12 @@ class _Search:
             self.notes.append(f"no likelihood of {len(choice.untried)} of {len(KERNELS)} kernels is known: {names}")
         return choice
 
-    def _tried(self, trial: Trial, found: Found | None) -> None:
+    def _tried(self, trial: Trial, optimum: KernelOptimum | None) -> None:
         self._trials.append(trial)
         if not trial.has_likelihood:
             self.on_event(f"  {trial.kernel:<22} {trial.note}")
             return
         figures = f"exact likelihood {trial.bound:10.1f} of {trial.rows:4} rows {trial.seconds:6.1f} s"
         self.on_event(f"  {trial.kernel:<22} {figures}  {trial.note}".rstrip())
-        if found is not None and (trial.rows, trial.score) > self._best_so_far:
-            self._best, self._best_so_far = found, (trial.rows, trial.score)
+        if optimum is not None and (trial.rows, trial.score) > self._best_so_far:
+            self._best, self._best_so_far = optimum, (trial.rows, trial.score)

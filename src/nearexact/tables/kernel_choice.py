@@ -72,7 +72,7 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class KernelOptimum:
     """Hyperparameters that were found for a kernel, on the standardised scale, and the likelihood there."""
 
     name: str
@@ -90,13 +90,13 @@ class Choice:
     kernel: Kernel  # as it is before any training
     trials: tuple[Trial, ...] = ()
     rows: int = 0  # of the subset that decided; 0 if there was none
-    found: Found | None = None
+    optimum: KernelOptimum | None = None
     order: IndexArray | None = None  # positions of rows; each subset is a beginning of it
 
     @property
     def start(self) -> Start | None:
         """What training may start from."""
-        return None if self.found is None else (self.found.kernel, self.found.noise_variance)
+        return None if self.optimum is None else (self.optimum.kernel, self.optimum.noise_variance)
 
     @property
     def tried(self) -> list[str]:
@@ -121,7 +121,7 @@ def choose(
     time_limit: float = math.inf,
     memory_limit: int | float | str | None = None,
     seed: int = 0,
-    on_trial: Callable[[Trial, Found | None], None] = lambda trial, found: None,
+    on_trial: Callable[[Trial, KernelOptimum | None], None] = lambda trial, optimum: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
     """Compare all kernels within this time (seconds), on at most MOST_ROWS rows, and take the most likely one.
@@ -150,8 +150,8 @@ def choose(
             raise NumericalError(f"no kernel could be computed; the first one said: {contest.trials[0].note}")
         return Choice(SIMPLEST, contest.kernels[SIMPLEST], tuple(contest.trials))
     best = best_of(standing)
-    found = contest.found[best.kernel]
-    return Choice(best.kernel, contest.kernels[best.kernel], tuple(contest.trials), best.rows, found, contest.order)
+    optimum = contest.optima[best.kernel]
+    return Choice(best.kernel, contest.kernels[best.kernel], tuple(contest.trials), best.rows, optimum, contest.order)
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -186,7 +186,7 @@ class _Contest:
         timer: Timer,
         memory_limit: int | float | str | None,
         seed: int,
-        on_trial: Callable[[Trial, Found | None], None],
+        on_trial: Callable[[Trial, KernelOptimum | None], None],
     ) -> None:
         self.timer, self.on_trial = timer, on_trial
         X, y = Scaling.of(X).apply(X), Scaling.of(y).apply(y)
@@ -202,7 +202,7 @@ class _Contest:
         self.order = subset_order(torch.from_numpy(X), self.sizes[-1], random) if self.sizes else np.arange(0)
         self.X, self.y = X[self.order], y[self.order]
         self.trials: list[Trial] = []
-        self.found: dict[str, Found] = {}
+        self.optima: dict[str, KernelOptimum] = {}
 
     def round(self, names: Sequence[str], rows: int, starts: Starts) -> tuple[list[Trial], bool]:
         """Optimise each kernel on the first so many rows; whether there was time for all of them."""
@@ -234,14 +234,14 @@ class _Contest:
 
     def next_starts(self, name: str, layout: ParameterLayout) -> list[FloatArray]:
         """Where the last subset has led; for a sum also where this one has led its simple part."""
-        before = self.found[name]
+        before = self.optima[name]
         linear = before.kernel.parts[-1:] if isinstance(before.kernel, Composite) else ()
         own = layout.pack(before.kernel, before.noise_variance)
         return [own, *self._sums(name, layout, [*linear, Linear(1.0 / layout.n_inputs)])]
 
     def _sums(self, name: str, layout: ParameterLayout, linear: Sequence[Kernel]) -> list[FloatArray]:
         """The simple part of a sum, as it was found, with linear parts; nothing if this is no sum."""
-        part = self.found.get(name.removesuffix("+linear"))
+        part = self.optima.get(name.removesuffix("+linear"))
         if part is None or part.name == name:
             return []
         return [layout.pack(layout.check(part.kernel + other), part.noise_variance) for other in linear]
@@ -265,22 +265,22 @@ class _Contest:
                 clock=self.timer.clock,
             )
             kernel, noise_variance = objective.layout.unpack(LogCoordinates.to_theta(optimum.theta))
-            self._keep(Found(name, kernel, noise_variance, -optimum.value, rows))
+            self._keep(KernelOptimum(name, kernel, noise_variance, -optimum.value, rows))
             note = CUT_SHORT if optimum.reason is OptimiserEnd.TIME_LIMIT else ""
         except NumericalError as error:
             note = str(error)
-        best = self.found.get(name)
+        best = self.optima.get(name)
         likelihood = best.likelihood if best is not None and best.rows == rows else -math.inf
         seconds = self.timer.seconds() - started
         return self._tell(Trial(name, likelihood, rows, seconds, note, len(objective.theta0)))
 
-    def _keep(self, found: Found) -> None:
-        before = self.found.get(found.name)
-        if before is None or before.rows != found.rows or found.likelihood > before.likelihood:
-            self.found[found.name] = found
+    def _keep(self, optimum: KernelOptimum) -> None:
+        before = self.optima.get(optimum.name)
+        if before is None or before.rows != optimum.rows or optimum.likelihood > before.likelihood:
+            self.optima[optimum.name] = optimum
 
     def _tell(self, trial: Trial) -> Trial:
-        self.on_trial(trial, self.found.get(trial.kernel))
+        self.on_trial(trial, self.optima.get(trial.kernel))
         return trial
 
 
