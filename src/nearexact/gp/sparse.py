@@ -269,7 +269,7 @@ class SparseObjective:
                 K = self._K_buffer(rows)
                 if not self._keeps_K:
                     cross.values(features_X, out=K)
-                torch.mm(K, G_bar2, out=K_bar).addmm_(targets[rows], bars)
+                add_outer(torch.mm(K, G_bar2, out=K_bar), targets[rows], bars)
                 cross.add_adjoint(features_X, K_bar, scratch=K, holds_values=True)
             else:
                 V = self._V_buffer(rows)
@@ -277,7 +277,7 @@ class SparseObjective:
                     solve_rows(f.L, cross.values(features_X, out=V))
                 if VV is not None and weights is not None:
                     add_gram(VV, torch.mul(V, weights[rows, None].sqrt(), out=K_bar))
-                torch.mm(V, G_bar2, out=K_bar).addmm_(targets[rows], bars)
+                add_outer(torch.mm(V, G_bar2, out=K_bar), targets[rows], bars)
                 if weights is not None:
                     K_bar.addcmul_(V, weights[rows, None])
                 if not f.merges:
@@ -315,6 +315,14 @@ class SparseObjective:
         if not self._buffers:
             self._buffers = [self.X.new_empty(self.plan.rows, len(self.Z)) for _ in range(2)]
         return self._buffers[which][: rows.stop - rows.start]
+
+
+def add_outer(A: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left @ right to A; of one column and one row, faster than as a product of matrices."""
+    if len(right) == 1:
+        A.addr_(left[:, 0], right[0])
+    else:
+        A.addmm_(left, right)
 
 
 def is_tight(bound: str) -> bool:
