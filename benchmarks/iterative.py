@@ -102,13 +102,13 @@ def variances(dataset: str, rows: int, points: int) -> list[dict[str, float | st
         kernel = SquaredExponential(np.full(X.shape[1], lengthscale), 1.5)
         Z = X[torch.from_numpy(greedy_variance(kernel, X, min(points, rows // 2), seed=0))]
         solver = ModelSolver(SparseObjective(kernel, s, X, y, Z), kernel, s, StoredKernel(X, 10**9))
-        weights, bound, _ = solver.refine(torch.zeros_like(y), 1e-4)
-        none = Extrapolation.none(weights)
-        near = IterativePosterior.of(solver.factorisation, X, y, weights, bound, none)
+        end = solver.finish(torch.zeros_like(y), 1e-4, seed=0)
+        none = Extrapolation.none(end.weights)
+        near = IterativePosterior.of(solver.factorisation, X, y, end.weights, end.residual_bound, none)
         exact = gpr_objective(kernel, s, X, y).factorise(kernel, s)
         expected = exact.predict(X_new)[1]
         found = {
-            "extrapolated": near.with_extrapolation(solver.extrapolation(seed=0)).predict(X_new)[1],
+            "extrapolated": near.with_extrapolation(end.variances).predict(X_new)[1],
             "nearest rows": near.predict(X_new)[1],
             "sparse": near.sparse.predict(X_new)[1],
         }

@@ -24,8 +24,8 @@ def both(kernel: Kernel, s: float = NOISE, n: int = N, m: int = 60) -> tuple[Ite
     X, y = (torch.tensor(values) for values in standardised(n))
     objective = SparseObjective(kernel, s, X, y, X[torch.from_numpy(greedy_variance(kernel, X, m, seed=0))])
     solver = ModelSolver(objective, kernel, s, StoredKernel(X, 10**9))
-    weights, bound, _ = solver.refine(torch.zeros_like(y), 1e-4)
-    posterior = IterativePosterior.of(solver.factorisation, X, y, weights, bound, solver.extrapolation(seed=0))
+    end = solver.finish(torch.zeros_like(y), 1e-4, seed=0)
+    posterior = IterativePosterior.of(solver.factorisation, X, y, end.weights, end.residual_bound, end.variances)
     return posterior, gpr_objective(kernel, s, X, y).factorise(kernel, s)
 
 
@@ -102,18 +102,18 @@ def test_joint_covariance_and_draws_are_those_of_the_exact_gp() -> None:
     assert torch.allclose(posterior.sample(NEW[:5], 3, 7), exact.sample(NEW[:5], 3, 7), atol=1e-4)
 
 
-def test_a_refined_solution_brackets_the_quadratic_form() -> None:
+def test_a_finished_solution_brackets_the_quadratic_form() -> None:
     X, y = (torch.tensor(values) for values in standardised(200))
     solver = ModelSolver(SparseObjective(ROUGH, NOISE, X, y, X[:20]), ROUGH, NOISE, StoredKernel(X, 10**9))
-    weights, bound, quadratic = solver.refine(torch.zeros_like(y), 0.5)
+    end = solver.finish(torch.zeros_like(y), 0.5, seed=0)
     K = torch.tensor(ROUGH(X.numpy()) + NOISE * np.eye(200))
     truth = float(y @ torch.linalg.solve(K, y))
-    assert quadratic.lower <= truth * (1.0 + 1e-9)
-    assert quadratic.upper >= truth * (1.0 - 1e-9)
-    assert quadratic.width == pytest.approx(bound)
-    finer, smaller, _ = solver.refine(weights, 1e-4)
-    assert smaller < bound
-    assert torch.allclose(K @ finer, y, atol=1e-4)
+    assert end.quadratic.lower <= truth * (1.0 + 1e-9)
+    assert end.quadratic.upper >= truth * (1.0 - 1e-9)
+    assert end.quadratic.width == pytest.approx(end.residual_bound)
+    finer = solver.finish(end.weights, 1e-4, seed=0)
+    assert finer.residual_bound < end.residual_bound
+    assert torch.allclose(K @ finer.weights, y, atol=1e-4)
 
 
 def test_with_few_rows_a_row_is_not_its_own_neighbour() -> None:

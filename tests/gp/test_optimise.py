@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import minimize, rosen, rosen_der
 
 from nearexact.gp import LBFGSSettings, NumericalError, Step, minimise
+from nearexact.typing import FloatArray
 
 START = np.array([-1.2, 1.0, 0.5])
 
@@ -165,3 +166,33 @@ def test_the_start_is_not_modified() -> None:
     start = START.copy()
     minimise(rosenbrock, start)
     assert np.array_equal(start, START)
+
+
+def test_with_the_right_curvature_the_first_step_is_newtons() -> None:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(6, 6)) * 10.0 ** rng.uniform(-2, 2, size=6)
+    H, optimum = root @ root.T + 0.1 * np.eye(6), rng.normal(size=6)
+
+    def quadratic(theta: FloatArray) -> tuple[float, FloatArray]:
+        return 0.5 * float((theta - optimum) @ H @ (theta - optimum)), H @ (theta - optimum)
+
+    far = LBFGSSettings(first_step=1e6)
+    found = minimise(quadratic, np.zeros(6), curvature=H, settings=far)
+    assert found.evaluations <= 3
+    assert np.allclose(found.theta, optimum, atol=1e-6)
+    assert minimise(quadratic, np.zeros(6), settings=far).evaluations > 10
+
+
+def test_no_axis_of_the_curvature_is_left_by_more_than_the_first_step() -> None:
+    seen: list[FloatArray] = []
+
+    def slope(theta: FloatArray) -> tuple[float, FloatArray]:
+        seen.append(theta.copy())
+        gradient = np.array([1e3, 1e-3])
+        if len(seen) > 2:
+            raise StopIteration
+        return float(gradient @ theta), gradient
+
+    with pytest.raises(StopIteration):
+        minimise(slope, np.zeros(2), curvature=np.diag([1.0, 1.0]), settings=LBFGSSettings(first_step=0.5))
+    assert seen[1] == pytest.approx([-0.5, -1e-3])

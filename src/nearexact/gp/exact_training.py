@@ -203,6 +203,7 @@ class ExactTraining:
             return TrainingEnd.TIME_LIMIT, "", 0
         again, before = settings is FINE and bool(self._likelihoods), self.best_lml
         self._steps, self._model = [], None  # the model's memory is needed
+        curvature = self.search.curvature(theta)
         try:
             optimum = minimise(
                 LogCoordinates.objective(self._evaluate),
@@ -210,6 +211,7 @@ class ExactTraining:
                 time_limit=left,
                 callback=self._after_step,
                 settings=settings,
+                curvature=None if curvature is None else self.n * curvature,
                 clock=self.timer.clock,
             )
         except NumericalError as error:

@@ -47,18 +47,14 @@ class HeldModel:
         posterior = IterativePosterior.of(f, X, y, weights, estimate.residual_bound, none)
         return HeldModel(theta, estimate.value, estimate.bounds, len(f.Z), f.jitter, posterior, estimate)
 
-    def refined(self, solver: ModelSolver) -> HeldModel:
-        """The same with weights to rounding."""
+    def finished(self, solver: ModelSolver, seed: int) -> HeldModel:
+        """The same with weights to rounding, and variances that are extrapolated to all rows."""
         assert self.estimate is not None
-        weights, bound, quadratic = solver.refine(self.estimate.solution, AIMED_ERROR)
-        f, data = solver.factorisation, solver.objective
-        posterior = IterativePosterior.of(f, data.X, data.y, weights, bound, Extrapolation.none(weights))
-        return replace(self, bounds=self.bounds.meet(quadratic=quadratic), posterior=posterior)
-
-    def with_variances(self, solver: ModelSolver, seed: int) -> HeldModel:
-        """The same with variances that are extrapolated to all rows."""
-        assert isinstance(self.posterior, IterativePosterior)
-        return replace(self, posterior=self.posterior.with_extrapolation(solver.extrapolation(seed)))
+        end, data = solver.finish(self.estimate.solution, AIMED_ERROR, seed), solver.objective
+        posterior = IterativePosterior.of(
+            solver.factorisation, data.X, data.y, end.weights, end.residual_bound, end.variances
+        )
+        return replace(self, bounds=self.bounds.meet(quadratic=end.quadratic), posterior=posterior)
 
     def factorised(self, posterior: ExactPosterior) -> HeldModel:
         """The same by one Cholesky factor: nothing is estimated any more."""

@@ -55,7 +55,7 @@ PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this s
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
 # What is kept for the end, for weights to rounding and for variances: sweeps and conjugate gradients in multiples of
 # those of an evaluation, and never more than a share of the time limit.
-FINISHING_SWEEPS, FINISHING_SOLVES, FINISHING_SHARE = 1.0, 8.0, 0.25
+FINISHING_SWEEPS, FINISHING_SOLVES, FINISHING_SHARE = 1.0, 5.0, 0.25
 
 
 class _OnlyNoiseLeftError(Exception):
@@ -235,8 +235,11 @@ class IterativeTraining:
         rows = self._select(theta, m)
         self._objective = objective = self._objective_with(theta, self.X[rows])
         best: list[float] = []  # so far, after each evaluation of this climb
+        curvature = self.search.curvature(theta)
 
         def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
+            if best:  # an evaluation that would not end in time takes from what is kept for the end
+                self.timer.require(objective.timing.seconds + self._finishing_seconds())
             value, gradient, error = self._evaluate(objective, theta, is_first=not best)
             best.append(max([-value, *best[-1:]]))
             if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < NOISE_SHARE * error:
@@ -251,11 +254,11 @@ class IterativeTraining:
             optimum = minimise(
                 LogCoordinates.objective(evaluate),
                 LogCoordinates.from_theta(theta),
-                time_limit=self.timer.left() - self._finishing_seconds(),
                 callback=after_step,
                 settings=LBFGSSettings(
                     max_iterations=FIRST_STEPS * 2**number, ftol=1e-8, first_step=LATER_STEP if number else FIRST_STEP
                 ),
+                curvature=None if curvature is None else self.n * curvature,
                 clock=self.timer.clock,
             )
             reason, self._restarts = optimum.reason, optimum.restarts
@@ -302,8 +305,7 @@ class IterativeTraining:
                 self._objective = self._objective_with(best.theta, best.posterior.inducing_points)
             product, check = self._objective.product, self.timer.check
             solver = ModelSolver(self._objective.sparse, kernel, noise_variance, product, check)
-            self._best = best.refined(solver)
-            self._best = self._best.with_variances(solver, seed=int(self._random.integers(2**31)))
+            self._best = best.finished(solver, seed=int(self._random.integers(2**31)))
         except TimeIsUpError:
             logger.info("time was up before the model was finished")
         except NumericalError as error:

@@ -84,15 +84,20 @@ def minimise(
     time_limit: float | None = None,
     callback: Callable[[Step], None] | None = None,
     settings: LBFGSSettings = DEFAULT_SETTINGS,
+    curvature: FloatArray | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Optimum:
     """Minimise an objective that returns its value and gradient, and may raise NumericalError or return NaN.
+
+    `curvature` is a positive definite matrix that is near the second derivatives of the objective: the first step is
+    then Newton's, and those after it take the other directions into account.
 
     `callback` is called after each accepted step and may raise StopIteration to end the optimisation. `time_limit` is
     in seconds of the `clock`; apart from the first, no evaluation starts that would end after it, judged by the last.
     """
     with numpy_on_one_thread():
-        return _minimise(_Run(objective, np.array(theta0, dtype=np.float64), time_limit, callback, clock), settings)
+        start = np.array(theta0, dtype=np.float64)
+        return _minimise(_Run(objective, start, time_limit, callback, curvature, clock), settings)
 
 
 def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
@@ -103,7 +108,7 @@ def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
     restarts = idle = 0
     while True:
         start_value = run.best_value
-        reason = run.from_best(settings.first_step * 0.5**idle, settings)
+        reason = run.from_best(0.5**idle, settings)
         if reason is not None:
             break
         restarts += 1
@@ -125,9 +130,11 @@ class _Run:
         theta0: FloatArray,
         time_limit: float | None,
         callback: Callable[[Step], None] | None,
+        curvature: FloatArray | None,
         clock: Callable[[], float],
     ) -> None:
         self.objective, self.time_limit, self.callback, self.clock = objective, time_limit, callback, clock
+        self.curvature = curvature
         self.best_theta, self.best_value, self.best_gradient = theta0, math.inf, np.zeros_like(theta0)
         self.evaluations = self.iterations = 0
         self.last_seconds = 0.0  # of the last evaluation
@@ -155,23 +162,35 @@ class _Run:
             self.best_theta, self.best_value, self.best_gradient = theta.copy(), value, gradient.copy()
         return value, gradient
 
-    def from_best(self, scale: float, settings: LBFGSSettings) -> OptimiserEnd | None:
-        """One run of L-BFGS-B in u, θ = best θ + scale·u; why it stopped, or None if the objective failed.
+    def coordinates(self, first_step: float) -> FloatArray:
+        """A such that the first step is as long as it should be if L-BFGS-B moves in u, θ = best θ + A·u.
 
-        SciPy's first step has length min(1, ‖g‖) in its own variable, so a smaller scale makes it shorter.
+        SciPy's first step goes down the gradient and has length 1 in its own variable.
         """
+        if self.curvature is None:
+            return first_step * np.eye(len(self.best_theta))
+        curvatures, axes = np.linalg.eigh(self.curvature)
+        slopes = axes.T @ self.best_gradient
+        curvatures = np.maximum(curvatures, np.abs(slopes) / first_step)  # no axis is left by more than the first step
+        length = math.sqrt(float(np.sum(slopes**2 / curvatures)))  # of Newton's step, in the metric of the curvatures
+        coordinates: FloatArray = (length or 1.0) * axes / np.sqrt(curvatures)
+        return coordinates
+
+    def from_best(self, scale: float, settings: LBFGSSettings) -> OptimiserEnd | None:
+        """One run of L-BFGS-B; why it stopped, or None if the objective failed. A smaller scale shortens its steps."""
         origin, value_there, gradient_there = self.best_theta, self.best_value, self.best_gradient
+        A = scale * self.coordinates(settings.first_step)
 
         def in_u(u: FloatArray) -> tuple[float, FloatArray]:
             if not u.any():  # where the run starts: known already
-                return value_there, scale * gradient_there
-            value, gradient = self.evaluate(origin + scale * u)
-            return value, scale * gradient
+                return value_there, A.T @ gradient_there
+            value, gradient = self.evaluate(origin + A @ u)
+            return value, A.T @ gradient
 
         def after_step(intermediate_result: OptimizeResult) -> None:
             self.iterations += 1
             if self.callback is not None:
-                theta = origin + scale * intermediate_result.x
+                theta = origin + A @ intermediate_result.x
                 value = float(intermediate_result.fun)
                 self.callback(Step(theta, value, self.iterations, self.evaluations, self.seconds()))
 
@@ -180,7 +199,7 @@ class _Run:
             "maxiter": settings.max_iterations - self.iterations,
             "maxfun": 20 * settings.max_iterations,
             "ftol": settings.ftol,
-            "gtol": settings.gtol * scale,
+            "gtol": settings.gtol * float(np.linalg.norm(A, ord=-2)),
         }
         try:
             result = scipy_minimize(

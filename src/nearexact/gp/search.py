@@ -24,6 +24,7 @@ from torch import Tensor
 
 from nearexact.evidence import Evidence
 from nearexact.gp.budget import Timer
+from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
@@ -55,9 +56,13 @@ CARRIED, MOST_CARRIED = 3, 6  # optima of a subset that go on to the next; more 
 RIVAL = 0.03  # nats per row: of an optimum so near to the best of a subset nobody knows which one wins on more rows
 OTHER_NOISE = 3.0  # factor between noise variances, from which on two optima explain the data in different ways
 SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
+CURVATURE_ROWS = 1024  # that second derivatives are judged by, at most
+CURVATURE_SHARE = 0.1  # of the time limit, at most
 NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
 DISTANCES_AT_ONCE = 2**24
 NEIGHBOUR_WORK = 10**10  # multiplications that may be spent on finding neighbours: about a second
+
+_Start = tuple[FloatArray, FloatArray | None]  # θ, and the curvature there if it is known
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class Search:
         for position, rows in enumerate(self.sizes):
             if position and self.timer.left() < self._predicted_seconds(rows):
                 break
-            starts = self._first_starts() if position == 0 else self._next_starts()
+            starts = self._first_starts() if position == 0 else self._next_starts(rows)
             if not self._round(rows, starts):
                 break
 
@@ -143,6 +148,25 @@ class Search:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
         chosen = torch.from_numpy(self._order[:rows]).to(self.X.device)
         return ExactObjective(self.layout.kernel, START_NOISE, self.X[chosen], self.y[chosen], numerics=self.numerics)
+
+    def curvature(self, theta: FloatArray) -> FloatArray | None:
+        """About the second derivatives of the negative likelihood per row by the logarithms of θ, if there is time.
+
+        They are those of a subset that has been searched already, and positive definite.
+        """
+        if not self.rounds:
+            return None
+        last = self.rounds[-1].rows
+        rows = min(last, CURVATURE_ROWS)
+        if len(theta) * self._evaluation_seconds * (rows / last) ** 3 > CURVATURE_SHARE * self.timer.time_limit:
+            return None
+        objective = LogCoordinates.objective(self.objective(rows))
+        try:
+            matrix = second_derivatives(objective, LogCoordinates.from_theta(theta)) / rows
+        except NumericalError:
+            return None
+        self.flops += 1.0 * (len(theta) + 1) * rows**3
+        return positive(matrix, LEAST) if np.isfinite(matrix).all() else None
 
     def gain_per_row(self, theta: FloatArray) -> float:
         """How much higher the exact likelihood of the last subset is at the best θ than here, in nats per row."""
@@ -171,7 +195,7 @@ class Search:
     def _climb_from(self, theta: FloatArray, rows: int, seconds: float) -> None:
         """See whether a few steps from here lead to a higher likelihood than the best so far."""
         deadline = self.timer.clock() + seconds
-        for start in (theta, *self._second_chance(theta)):
+        for start, _ in ((theta, None), *self._second_chance(theta)):
             try:
                 optimum = self._minimise(self.objective(rows), start, deadline - self.timer.clock())
             except NumericalError:
@@ -179,30 +203,33 @@ class Search:
             if -optimum.value > self.candidates[0].likelihood:
                 self.candidates.insert(0, SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
 
-    def _minimise(self, objective: ExactObjective, theta: FloatArray, seconds: float) -> Optimum:
+    def _minimise(
+        self, objective: ExactObjective, theta: FloatArray, seconds: float, curvature: FloatArray | None = None
+    ) -> Optimum:
         optimum = minimise(
             LogCoordinates.objective(objective),
             LogCoordinates.from_theta(theta),
             time_limit=max(seconds, 0.0),
             settings=SETTINGS,
+            curvature=None if curvature is None else len(objective.y) * curvature,
             clock=self.timer.clock,
         )
         self.flops += 1.0 * optimum.evaluations * len(objective.y) ** 3  # Cholesky factor and inverse
         return optimum
 
-    def _first_starts(self) -> Iterator[FloatArray]:
+    def _first_starts(self) -> Iterator[_Start]:
         """What was given, a smooth start, the usual one, random ones until enough of all agree, and rough ones."""
         if self.start is not None:
-            yield self.start
+            yield self.start, None
         smooth = with_less_influence(self.layout, self.theta0)
         kernel, _ = self.layout.unpack(smooth)
-        yield self.layout.pack(kernel, SMOOTH_NOISE)
-        yield self.theta0
+        yield self.layout.pack(kernel, SMOOTH_NOISE), None
+        yield self.theta0, None
         for number in range(2, MOST_STARTS):
             if number >= FEWEST_STARTS and self._agreeing >= ENOUGH_AGREEING:
                 break
-            yield random_start(self.layout, smooth, self._random)
-        yield rough_start(self.layout, self.theta0, range(self.layout.n_inputs))
+            yield random_start(self.layout, smooth, self._random), None
+        yield rough_start(self.layout, self.theta0, range(self.layout.n_inputs)), None
         yield from self._rough_in_one_input(FIRST_ROUGH)
         yield from self._second_chance(self.candidates[0].theta)
 
@@ -234,44 +261,46 @@ class Search:
     def _noise(self, optimum: SubsetOptimum) -> float:
         return self.layout.unpack(optimum.theta)[1]
 
-    def _rough_in_one_input(self, most: int) -> Iterator[FloatArray]:
+    def _rough_in_one_input(self, most: int) -> Iterator[_Start]:
         inputs = self.layout.n_inputs
         if inputs > 1:
             for d in self._random.permutation(inputs)[:most]:
-                yield rough_start(self.layout, self.theta0, [int(d)])
+                yield rough_start(self.layout, self.theta0, [int(d)]), None
 
-    def _next_starts(self) -> Iterator[FloatArray]:
-        """The best of the last subset, and rough ones: more rows show finer details."""
+    def _next_starts(self, rows_now: int) -> Iterator[_Start]:
+        """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
         carried, rows = self.carried(), self.rounds[-1].rows
         self._waiting = [(c.theta, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
         while self._waiting:
-            yield self._waiting[0][0]
+            theta = self._waiting[0][0]
+            yield theta, self.curvature(theta)
             del self._waiting[0]  # only now, after it was tried
-        yield from self._rough_in_one_input(NEXT_ROUGH)
+        if rows_now <= MOST_ROWS:
+            yield from self._rough_in_one_input(NEXT_ROUGH)
         yield from self._second_chance(self.candidates[0].theta)
 
-    def _second_chance(self, theta: FloatArray) -> Iterator[FloatArray]:
+    def _second_chance(self, theta: FloatArray) -> Iterator[_Start]:
         """θ with its inputs switched on again, if some are off."""
         revived = with_all_inputs(self.layout, theta)
         if revived is not None:
-            yield revived
+            yield revived, None
 
     def _predicted_seconds(self, rows: int) -> float:
         """What a few evaluations with so many rows may take: they grow with the third power."""
         return 5.0 * self._evaluation_seconds * GROWTH**3
 
-    def _round(self, rows: int, starts: Iterator[FloatArray]) -> bool:
+    def _round(self, rows: int, starts: Iterator[_Start]) -> bool:
         """Optimise from each start on a subset; whether there was time for all of them."""
         started = self.timer.seconds()
         objective = self.objective(rows)
         results: list[SubsetOptimum] = []
         evaluations, finished = 0, True
-        for theta in starts:
+        for theta, curvature in starts:
             if results and self.timer.left() < self._evaluation_seconds:
                 finished = False
                 break
             try:
-                optimum = self._minimise(objective, theta, self.timer.left())
+                optimum = self._minimise(objective, theta, self.timer.left(), curvature)
             except NumericalError as error:
                 logger.debug("a start on %d rows failed: %s", rows, error)
                 continue
