@@ -166,7 +166,7 @@ class ExactTraining:
         agreeing = [sum(self.best_lml - value <= AGREEMENT * self.n for value in self._likelihoods)]
         agreeing += [subset.agreeing for subset in self.search.rounds]
         starts = [len(self._likelihoods)] + [len(subset.likelihoods) for subset in self.search.rounds]
-        followed = not self._pending or min(self._pending) > RIVAL
+        followed = self.search.is_complete and (not self._pending or min(self._pending) > RIVAL)
         gain = 0.0 if self._settled and followed else math.nan
         return Evidence(self.n, max(starts), max(agreeing), gain, self.best_lml)
 

@@ -32,6 +32,11 @@ USUAL_ITERATIONS, USUAL_M = 60.0, 1000  # taken until iterations have been count
 ITERATIONS_POWER = 1.3  # iterations fall about with this power of M (kin40k: 1.2 to 1.4)
 MOST_ERROR = 2e-3  # nats per row: four of them are less than the gap that certifies
 LEAST_SHARE = 0.6  # of the points so far: with far fewer, iterations may be many more than the power says
+# A product with K takes as long as reading K, and as long as that again for so many columns.
+COLUMNS_AS_READING = 18.0
+# Selecting points and one factorisation, relative to the sweeps of an evaluation; and iterations for variances and for
+# weights to rounding, relative to those of an evaluation.
+FINISHING_SWEEPS, VARIANCE_ITERATIONS, WEIGHT_ITERATIONS = 0.6, 0.9, 2.5
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -69,6 +74,14 @@ class EvaluationCost:
     def predicted(self, m: int) -> float:
         """Seconds of an evaluation."""
         return self.sweeping(m) + self.solving(m)
+
+    def finishing(self, m: int, columns: int) -> float:
+        """Seconds of weights to rounding and, from so many further columns, variances, with points selected anew."""
+        usual = COLUMNS_AS_READING + PROBES + 1.0
+        together = min(VARIANCE_ITERATIONS, WEIGHT_ITERATIONS) if columns else 0.0
+        alone = WEIGHT_ITERATIONS - together
+        relative = together * (COLUMNS_AS_READING + columns + 1.0) + alone * (COLUMNS_AS_READING + 1.0)
+        return FINISHING_SWEEPS * self.sweeping(m) + relative / usual * self.solving(m)
 
     def cheapest(self, sizes: list[int]) -> int:
         """The number of points with which an evaluation takes the least time, and is not too noisy."""

@@ -47,14 +47,15 @@ class HeldModel:
         posterior = IterativePosterior.of(f, X, y, weights, estimate.residual_bound, none)
         return HeldModel(theta, estimate.value, estimate.bounds, len(f.Z), f.jitter, posterior, estimate)
 
-    def finished(self, solver: ModelSolver, seed: int) -> HeldModel:
-        """The same with weights to rounding, and variances that are extrapolated to all rows."""
+    def finished(self, solver: ModelSolver, seed: int, rows: int) -> HeldModel:
+        """The same with weights to rounding, and variances that are extrapolated to all rows from so many of them."""
         assert self.estimate is not None
-        end, data = solver.finish(self.estimate.solution, AIMED_ERROR, seed), solver.objective
+        end, data = solver.finish(self.estimate.solution, AIMED_ERROR, seed, rows), solver.objective
         posterior = IterativePosterior.of(
             solver.factorisation, data.X, data.y, end.weights, end.residual_bound, end.variances
         )
-        return replace(self, bounds=self.bounds.meet(quadratic=end.quadratic), posterior=posterior)
+        bounds = self.bounds.meet(quadratic=end.quadratic).meet(log_det=solver.factorisation.bounds.log_det)
+        return replace(self, bounds=bounds, points=len(posterior.Z), posterior=posterior)
 
     def factorised(self, posterior: ExactPosterior) -> HeldModel:
         """The same by one Cholesky factor: nothing is estimated any more."""

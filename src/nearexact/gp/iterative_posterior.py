@@ -179,13 +179,14 @@ class ModelSolver(ColumnSolver):
         objective = SparseObjective(kernel, s, posterior.X, posterior.y, posterior.Z, memory_limit=memory_limit)
         return ModelSolver(objective, kernel, s, StoredKernel(posterior.X, objective.spare_memory))
 
-    def finish(self, weights: Tensor, error: float, seed: int) -> Finished:
+    def finish(self, weights: Tensor, error: float, seed: int, rows: int = CALIBRATION_ROWS[0]) -> Finished:
         """Weights nearer to K̂⁻¹y, so that the mean is off by at most `error` deviations of the noise; and variances.
 
-        Both in one pass of conjugate gradients: a product with K takes hardly longer with one more column.
+        Both in one pass of conjugate gradients: a product with K takes hardly longer with one more column. `rows` are
+        the training rows from which variances are extrapolated; without any they stay upper bounds.
         """
         f, data = self.factorisation, self.objective
-        chosen = self._calibration_rows(seed)
+        chosen = self._calibration_rows(rows, seed)
         units = torch.zeros(len(data.X), len(chosen), dtype=weights.dtype, device=weights.device)
         units[chosen, torch.arange(len(chosen), device=units.device)] = 1.0
         residual = data.y - self.product.in_full(weights[:, None], self.check)[:, 0]
@@ -201,14 +202,16 @@ class ModelSolver(ColumnSolver):
         least = float(data.y @ weights + residual @ weights)
         return Finished(weights, bound, Interval(least, least + bound), self._extrapolation(chosen, inverse))
 
-    def _calibration_rows(self, seed: int) -> Tensor:
+    def _calibration_rows(self, rows: int, seed: int) -> Tensor:
         """Training rows whose exact variances, given all the others, show how variances go on."""
         generator, n = torch.Generator().manual_seed(seed), len(self.objective.X)
-        return torch.randperm(n, generator=generator)[:CALIBRATION_ROWS].to(self.objective.X.device)
+        return torch.randperm(n, generator=generator)[:rows].to(self.objective.X.device)
 
     def _extrapolation(self, chosen: Tensor, inverse: Tensor) -> Extrapolation:
         """How variances given nearest rows go on to all rows, learnt from (K̂⁻¹)_ii of these training rows."""
         objective, f, s = self.objective, self.factorisation, self.factorisation.noise_variance
+        if not len(chosen):
+            return Extrapolation.none(inverse)
         exact = 1.0 / inverse - s  # given all other rows
         features_X = f.kernel.features(objective.X, objective.X.mean(0))
         diagonal = f.kernel.diagonal(features_X)
@@ -222,7 +225,7 @@ class ModelSolver(ColumnSolver):
         own = h * s / (s - h).clamp_(min=1e-12 * s)  # without the row itself
         sparse = _positive(diagonal[chosen] - V.square().sum(0) + own, near)
         usable = torch.isfinite(exact) & (exact > 0.0)
-        if int(usable.sum()) < CALIBRATION_ROWS // 4:
+        if int(usable.sum()) < len(chosen) // 4:
             return Extrapolation.none(exact)
         return Extrapolation.learnt(near[usable], sparse[usable], exact[usable])
 

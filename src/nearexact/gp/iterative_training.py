@@ -27,6 +27,7 @@ from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, product_operations, product_seconds
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
+from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
@@ -53,9 +54,8 @@ FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
 FIRST_STEP, LATER_STEP = 0.3, 0.1
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
-# What is kept for the end, for weights to rounding and for variances: sweeps and conjugate gradients in multiples of
-# those of an evaluation, and never more than a share of the time limit.
-FINISHING_SWEEPS, FINISHING_SOLVES, FINISHING_SHARE = 1.0, 5.0, 0.25
+FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
+FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
 
 
 class _OnlyNoiseLeftError(Exception):
@@ -204,7 +204,8 @@ class IterativeTraining:
             return self.search.evidence(best.theta, EVIDENCE_SHARE * self.timer.left())
         agreeing = max((subset.agreeing for subset in self.search.rounds), default=0)
         starts = max((len(subset.likelihoods) for subset in self.search.rounds), default=0)
-        settled = self._is_settled and len(self.history) > 1 and not self.search.has_rival()
+        followed = self.search.is_complete and not self.search.has_rival()
+        settled = self._is_settled and len(self.history) > 1 and followed
         gain = self._gain / self.n if settled else math.nan
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
@@ -300,12 +301,16 @@ class IterativeTraining:
                 return
             except NumericalError as error:
                 logger.info("no Cholesky factor at the end: %s", error)
+        m, rows = self._finishing_plan(self.timer.left())
         try:
-            if self._objective is None:
+            if m > best.points:
+                self._release()
+                self._objective = self._objective_with(best.theta, self.X[self._select(best.theta, m)])
+            elif self._objective is None:
                 self._objective = self._objective_with(best.theta, best.posterior.inducing_points)
             product, check = self._objective.product, self.timer.check
             solver = ModelSolver(self._objective.sparse, kernel, noise_variance, product, check)
-            self._best = best.finished(solver, seed=int(self._random.integers(2**31)))
+            self._best = best.finished(solver, int(self._random.integers(2**31)), rows)
         except TimeIsUpError:
             logger.info("time was up before the model was finished")
         except NumericalError as error:
@@ -313,14 +318,25 @@ class IterativeTraining:
         finally:
             self._release()
 
+    def _finishing_plan(self, seconds: float) -> tuple[int, int]:
+        """Points of the preconditioner, and training rows to learn variances from: as many as there is time for."""
+        assert self._cost is not None
+        cost, held = self._cost, self._cost.iterations_m
+        sizes = [m for m in self.sizes if held <= m <= FINISHING_POINTS * held] or [held]
+        m, rows = held, 0
+        for rows in (*CALIBRATION_ROWS, 0):
+            m = min(sizes, key=lambda m: cost.finishing(m, rows))
+            if cost.finishing(m, rows) <= seconds:
+                break
+        return m, rows
+
     def _finishing_seconds(self) -> float:
         """What `_finish` may take."""
         if self._factorises:
             return 1.5 * self._factorisation_seconds
         assert self._cost is not None
-        cost, m = self._cost, self._cost.iterations_m
-        seconds = FINISHING_SWEEPS * cost.sweeping(m) + FINISHING_SOLVES * cost.solving(m)
-        return min(seconds, FINISHING_SHARE * self.timer.time_limit)
+        share = FINISHING_SHARE * self.timer.time_limit
+        return min(self._cost.finishing(*self._finishing_plan(share)), share)
 
     def _keep_time_to_finish(self) -> None:
         self.timer.require(self._finishing_seconds())

@@ -144,6 +144,11 @@ class Search:
             if not self._round(rows, starts):
                 break
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every start on every subset was tried to its end."""
+        return len(self.rounds) == len(self.sizes) and all(subset.finished for subset in self.rounds)
+
     def objective(self, rows: int) -> ExactObjective:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
         chosen = torch.from_numpy(self._order[:rows]).to(self.X.device)
