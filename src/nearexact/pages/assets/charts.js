@@ -13,7 +13,7 @@ const Charts = (() => {
   function axis(overrides) {
     return {
       gridcolor: style("--grid"), linecolor: style("--line"), zerolinecolor: style("--line"), tickcolor: style("--line"),
-      ticks: "outside", ticklen: 4, automargin: true, ...overrides,
+      ticks: "outside", ticklen: 4, automargin: true, separatethousands: true, exponentformat: "power", minexponent: 5, ...overrides,
     };
   }
 
@@ -49,6 +49,7 @@ const Charts = (() => {
     drawn.add(element);
     return plotly().react(element, data, themed(layout), {
       responsive: true, displaylogo: false, scrollZoom: false,
+      displayModeBar: touch ? false : "hover", // fingers do not hover: after a tap it would stay
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     });
   }
