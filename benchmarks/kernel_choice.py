@@ -29,7 +29,8 @@ from nearexact.bench.metrics import nlpd, rmse
 from nearexact.gp.starts import Start
 from nearexact.kernels import Kernel
 from nearexact.tables.kernel_choice import SHARE_OF_TIME, Choice, choose, named
-from nearexact.tables.kernel_names import KERNELS, SIMPLEST
+from nearexact.tables.kernel_names import SIMPLEST
+from nearexact.tables.named_kernels import KERNELS
 from nearexact.typing import FloatArray
 
 NAMES = ("elevators", "kin8nm", "bike", "pol", "power", "protein", "skillcraft", "naval")

@@ -271,7 +271,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         self.kernel_, self.noise_variance_ = posterior.kernel, posterior.noise_variance
         self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
         self.elbo_, self.upper_bound_ = elbo, upper
-        self.method_ = persistence.METHODS[type(posterior)]
+        self.method_ = persistence.method_of(posterior)
         evidence = training.evidence()
         from_training = training.estimate() if isinstance(training, IterativeTraining) else None
         estimate = None if from_training is None else Estimate(from_training.value, from_training.standard_error)

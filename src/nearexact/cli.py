@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from nearexact.commands import bench, datasets, model, paper
+from nearexact.version import installed_version
 
 WRONG_USE, CTRL_C, CLOSED_PIPE = 2, 130, 141  # the latter two as shells count signals
 
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nearexact", description="Near-exact Gaussian processes, and their benchmark."
     )
+    parser.add_argument("--version", action="version", version=f"nearexact {installed_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for module in (model, bench, datasets, paper):
         module.register(commands)

@@ -7,11 +7,8 @@ Since version 3 a checksum over the whole file makes sure that not one bit of it
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +16,6 @@ import torch
 from safetensors import safe_open
 
 from nearexact import kernels
-from nearexact.certificate import NEAR_EXACT, Certificate
-from nearexact.evidence import Evidence
 from nearexact.files import replacing
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.iterative_posterior import IterativePosterior
@@ -30,43 +25,40 @@ from nearexact.gp.safety import Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.kernels import Kernel
 from nearexact.kernels.composite import Composite
-from nearexact.limits import free_memory, is_out_of_memory
-from nearexact.model_file import HEADER, check_bytes, write_file
+from nearexact.limits import free_memory
+from nearexact.model_file import write_file
+from nearexact.model_header import (
+    ARRAYS,
+    EXACT,
+    EXACT_FACTOR,
+    FORMAT,
+    ITERATIVE,
+    METHODS,
+    SPARSE,
+    VERSION,
+    WITH_STAGE_ENDS,
+    WITHOUT_PARTS,
+    ModelHeader,
+    count,
+    explained,
+    finite,
+    number,
+    positive,
+    read_header,
+)
 from nearexact.scaling import Scaling
 
 if TYPE_CHECKING:
     from nearexact.estimators import GPRegressor, SGPRegressor
 
-FORMAT = "fitted estimator"
-VERSION = 3
-READABLE = (1, 2, 3)
-WITHOUT_PARTS = 1  # the version that had neither the parts of a certificate's gap nor the lower bound of a stage
-WITH_CHECKSUM = WITH_METADATA = WITH_STAGE_ENDS = WITH_POSTERIOR = WITH_EVIDENCE = 3  # the first version that has them
-EARLIER_FIELDS = {"elbo": "objective", "scheduled": "scheduled_m"}  # of a stage, and what they are called now
-
-# What the header says about the model itself, in all versions.
-ENTRIES = (
-    "format", "version", "estimator", "posterior", "settings", "kernel", "noise_variance", "elbo", "upper_bound",
-    "certificate", "history", "feature_names",
-)  # fmt: skip
-
-# The arrays of a posterior, by their names in it, and those of the two scalings.
 Posterior = SparsePosterior | ExactPosterior | IterativePosterior
-SPARSE, EXACT, ITERATIVE = "sparse", "exact", "iterative"  # kinds of posterior
 KINDS: dict[type[Posterior], str] = {SparsePosterior: SPARSE, ExactPosterior: EXACT, IterativePosterior: ITERATIVE}
-METHODS: dict[type[Posterior], str] = {
-    SparsePosterior: "sparse", ExactPosterior: "cholesky", IterativePosterior: "iterative",
-}  # fmt: skip
-ARRAYS = {
-    SPARSE: ("Z", "L", "L_B", "weights"),
-    EXACT: ("X", "centre", "y", "weights"),
-    ITERATIVE: ("X", "y", "weights", "Z", "L", "L_B", "extrapolation"),
-}
-EXACT_FACTOR = "L"  # is computed again when a file is read: N² numbers are gigabytes. Earlier files have it.
-SCALING_ARRAYS = ("shift_X", "scale_X", "shift_y", "scale_y")
 CHOLESKY_FACTORS = ("L", "L_B")
 
-ROUNDING = 1e-4  # nats per point by which rounding may put a lower bound above an upper one
+
+def method_of(posterior: Posterior) -> str:
+    """How a model with this posterior predicts: `method_` of the estimator."""
+    return METHODS[KINDS[type(posterior)]]
 
 
 def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) -> None:
@@ -113,26 +105,12 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
 
 def load(path: str | os.PathLike[str]) -> SGPRegressor | GPRegressor:
     """The estimator that `save` wrote. It predicts, to the bit, as the saved one; training data are not in the file."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no model file {os.fspath(path)!r}")
-    try:
-        with open(path, "rb") as content:
-            has_checksum = check_bytes(content)
+    with explained(path):
+        header = read_header(path)
         with safe_open(path, framework="pt") as file:
-            header = _header(json.loads((file.metadata() or {}).get(HEADER, "{}")), has_checksum)
-            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-            _check_shapes(header["posterior"], shapes)
             # Copied, so that the memory is aligned as it was when fitted: rounding depends on that.
-            arrays = {name: _check_numbers(name, file.get_tensor(name).clone()) for name in shapes}
+            arrays = {name: _check_numbers(name, file.get_tensor(name).clone()) for name in header.shapes}
         return _rebuild(header, arrays)
-    except OSError:
-        raise
-    except Exception as error:  # whatever a damaged or hostile file leads to
-        if is_out_of_memory(error):
-            raise ValueError(f"there is not enough memory to load {os.fspath(path)!r}") from error
-        raise ValueError(
-            f"{os.fspath(path)!r} is not a model file of nearexact, or is damaged: {type(error).__name__}: {error}"
-        ) from error
 
 
 def contiguous(posterior: Posterior) -> Posterior:
@@ -146,41 +124,6 @@ def contiguous(posterior: Posterior) -> Posterior:
 # ---- from a file to an estimator; what goes wrong here is reported by `load` -----------------------------------------
 
 
-def _header(header: Any, has_checksum: bool) -> dict[str, Any]:
-    """The header, if it is one that this release reads."""
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError("it holds something else")
-    version = header["version"]
-    if version not in READABLE:
-        versions = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
-        raise ValueError(f"its version is {version}, this release reads versions {versions}")
-    if has_checksum != (version >= WITH_CHECKSUM):
-        raise ValueError(f"its version is {version}, which does not go with {'a' if has_checksum else 'no'} checksum")
-    if version < WITH_POSTERIOR:
-        header["posterior"] = SPARSE if header["estimator"] == "SGPRegressor" else EXACT
-    if header["posterior"] not in ARRAYS:
-        raise ValueError(f"there is no posterior {header['posterior']!r}")
-    return header
-
-
-def _check_shapes(posterior: str, shapes: Mapping[str, list[int]]) -> None:
-    """Raise a ValueError unless the arrays are those of the posterior, of sizes that go together."""
-    names = ARRAYS[posterior] + SCALING_ARRAYS
-    if set(shapes) - ({EXACT_FACTOR} if posterior == EXACT else set()) != set(names):
-        raise ValueError(f"its arrays are {sorted(shapes)} instead of {sorted(names)}")
-    n, d = math.prod(shapes["weights"]), math.prod(shapes["shift_X"])
-    m = math.prod(shapes["Z"][:1]) if posterior == ITERATIVE else n
-    if n < 1 or m < 1 or d < 1:
-        raise ValueError(f"it has {n} weights, {m} points and {d} inputs")
-    expected = {
-        "weights": [n], "L": [m, m], "L_B": [m, m], "Z": [m, d], "X": [n, d], "centre": [d], "y": [n],
-        "extrapolation": [len(SIZES) + 1], "shift_X": [d], "scale_X": [d], "shift_y": [], "scale_y": [],
-    }  # fmt: skip
-    for name, shape in shapes.items():
-        if list(shape) != expected[name]:
-            raise ValueError(f"{name} has shape {shape} instead of {expected[name]}")
-
-
 def _check_numbers(name: str, array: torch.Tensor) -> torch.Tensor:
     if array.dtype != torch.float64 or not torch.isfinite(array).all():
         raise ValueError(f"{name} must hold finite numbers of 64 bits")
@@ -190,39 +133,36 @@ def _check_numbers(name: str, array: torch.Tensor) -> torch.Tensor:
     return array
 
 
-def _rebuild(header: dict[str, Any], arrays: dict[str, torch.Tensor]) -> SGPRegressor | GPRegressor:
+def _rebuild(header: ModelHeader, arrays: dict[str, torch.Tensor]) -> SGPRegressor | GPRegressor:
     from nearexact import estimators  # here, since estimators save themselves with this module
 
-    settings = dict(header["settings"])
+    entries = header.entries
+    settings = dict(entries["settings"])
     if settings["kernel"] is not None:
         settings["kernel"] = _kernel(settings["kernel"])
     classes = {cls.__name__: cls for cls in (estimators.SGPRegressor, estimators.GPRegressor)}
-    estimator: SGPRegressor | GPRegressor = classes[header["estimator"]](**settings)
+    estimator: SGPRegressor | GPRegressor = classes[entries["estimator"]](**settings)
     scalings = [Scaling(arrays[f"shift_{name}"].numpy(), arrays[f"scale_{name}"].numpy()) for name in "Xy"]
     estimator._scaling_X, estimator._scaling_y = scalings
     m, d = len(arrays["weights"]), len(arrays["shift_X"])
-    kernel, noise_variance = _kernel(header["kernel"]).for_inputs(d), _positive(header["noise_variance"])
-    estimator._posterior = _posterior(header, arrays, kernel, noise_variance)
+    kernel, noise_variance = _kernel(entries["kernel"]).for_inputs(d), positive(entries["noise_variance"])
+    estimator._posterior = _posterior(entries, arrays, kernel, noise_variance)
     estimator._problem, estimator.search_ = None, []
     estimator.kernel_, estimator.noise_variance_ = kernel, noise_variance
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
-    estimator.elbo_, estimator.upper_bound_ = _finite(header["elbo"]), _number(header["upper_bound"])
-    estimator.certificate_ = _certificate(header["certificate"], header["version"])
-    estimator.method_ = METHODS[type(estimator._posterior)]
-    estimator.history_ = [_stage(stage, header["version"]) for stage in header["history"]]
+    estimator.elbo_, estimator.upper_bound_ = finite(entries["elbo"]), number(entries["upper_bound"])
+    estimator.certificate_, estimator.method_ = header.certificate(), header.method
+    estimator.history_ = [_stage(fields, header.version) for fields in header.stages()]
     n = estimator.certificate_.n
-    if m > n or (header["posterior"] != SPARSE and m != n) or any(s.n != n for s in estimator.history_):
+    if m > n or (entries["posterior"] != SPARSE and m != n) or any(s.n != n for s in estimator.history_):
         raise ValueError(f"a model of {n} rows cannot have {m} points, or a history of other rows")
     estimator.n_features_in_ = d
-    if header["feature_names"]:
-        names = header["feature_names"]
+    if entries["feature_names"]:
+        names = entries["feature_names"]
         if not isinstance(names, list) or len(names) != d or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{d} inputs need as many names, got {names!r}")
-        estimator.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-    if header["version"] < WITH_METADATA:  # what other layers kept with the model stands among its own entries
-        estimator.metadata_ = {key: value for key, value in header.items() if key not in ENTRIES}
-    else:
-        estimator.metadata_ = dict(header["metadata"])
+        estimator.feature_names_in_ = np.array(entries["feature_names"], dtype=object)
+    estimator.metadata_ = header.metadata
     return estimator
 
 
@@ -235,9 +175,11 @@ def _posterior(
     if kind == SPARSE:
         return SparsePosterior(**parts)
     if kind == ITERATIVE:
-        bound = _finite(header["residual_bound"])
+        bound = finite(header["residual_bound"])
         if bound < 0.0:
             raise ValueError(f"expected a residual bound that is not negative, got {bound}")
+        if len(arrays["extrapolation"]) != len(SIZES) + 1:
+            raise ValueError(f"extrapolation has {len(arrays['extrapolation'])} numbers instead of {len(SIZES) + 1}")
         return IterativePosterior(residual_bound=bound, **parts)
     if EXACT_FACTOR in arrays:
         features = kernel.features(parts["X"], parts["centre"])
@@ -251,24 +193,8 @@ def _posterior(
     return contiguous(exact)
 
 
-def _certificate(description: dict[str, Any], version: int) -> Certificate:
-    evidence = description.get("evidence")
-    certificate = Certificate(**{**description, "evidence": None if evidence is None else Evidence(**evidence)})
-    if version < WITH_EVIDENCE and certificate.verdict in NEAR_EXACT:  # which nothing but the bounds speaks for
-        certificate = replace(certificate, verdict="not reached")
-    lower, upper = _number(certificate.lower), _number(certificate.upper)
-    _finite(certificate.elbo)
-    if certificate.known_estimate is not None:
-        _finite(certificate.estimate), _finite(certificate.standard_error)
-    if not lower <= upper + ROUNDING * _count(certificate.n):
-        raise ValueError(f"its lower bound {lower} is above its upper bound {upper}")
-    repr(certificate)  # raises an error if something else in it is not what it should be
-    return certificate
-
-
-def _stage(description: dict[str, Any], version: int) -> Stage:
-    """The stage so described. Earlier versions had other names for some of its fields, and fewer of them."""
-    fields = {EARLIER_FIELDS.get(name, name): value for name, value in description.items()}
+def _stage(fields: dict[str, Any], version: int) -> Stage:
+    """The stage with these fields, of which earlier versions had fewer."""
     if version == WITHOUT_PARTS:
         fields["lower_bound"] = fields["objective"]
     if version < WITH_STAGE_ENDS:
@@ -279,35 +205,10 @@ def _stage(description: dict[str, Any], version: int) -> Stage:
         "end": StageEnd(fields["end"]),
     }
     stage = Stage(**{**fields, **parts})
-    for number in (stage.objective, stage.lower_bound, stage.upper_bound, stage.seconds, stage.elapsed):
-        _number(number)
-    _count(stage.n), _count(stage.m), _positive(stage.noise_variance)
+    for value in (stage.objective, stage.lower_bound, stage.upper_bound, stage.seconds, stage.elapsed):
+        number(value)
+    count(stage.n), count(stage.m), positive(stage.noise_variance)
     return stage
-
-
-def _number(value: Any) -> float:
-    """A number, which may be infinite: a bound that could not be computed is."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or math.isnan(value):
-        raise ValueError(f"expected a number, got {value!r}")
-    return float(value)
-
-
-def _finite(value: Any) -> float:
-    if not math.isfinite(_number(value)):
-        raise ValueError(f"expected a finite number, got {value!r}")
-    return float(value)
-
-
-def _positive(value: Any) -> float:
-    if _finite(value) <= 0.0:
-        raise ValueError(f"expected a positive number, got {value!r}")
-    return float(value)
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"expected a whole number of at least 1, got {value!r}")
-    return value
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------------

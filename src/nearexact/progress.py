@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from nearexact.gp.quadratic import Iteration
-from nearexact.gp.search import Round
-from nearexact.gp.stages import Progress, Stage
+if TYPE_CHECKING:  # they need torch, which counting rows does not
+    from nearexact.gp.quadratic import Iteration
+    from nearexact.gp.search import Round
+    from nearexact.gp.stages import Progress, Stage
 
 REFRESHES_PER_SECOND = 4
 
@@ -73,13 +75,8 @@ def progress_display(enabled: bool, time_limit: float, console: Console | None =
     if not enabled:
         yield Display(None, time_limit)
         return
-    live = Live(console=console, refresh_per_second=REFRESHES_PER_SECOND)
-    try:
-        with live:
-            yield Display(live, time_limit)
-    finally:
-        if not live.console.is_terminal and not live.console.is_jupyter:
-            live.console.line()  # which rich leaves out there: what is printed next would stand in the table
+    with _live(console) as live:
+        yield Display(live, time_limit)
 
 
 class TighteningDisplay:
@@ -113,7 +110,7 @@ def tightening_display(enabled: bool, time_limit: float, console: Console | None
     if not enabled:
         yield TighteningDisplay(None, time_limit)
         return
-    with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND) as live:
+    with _live(console) as live:
         yield TighteningDisplay(live, time_limit)
 
 
@@ -125,3 +122,15 @@ def row_counter(enabled: bool) -> Iterator[Callable[[int], None]]:
         return
     with Live(console=Console(stderr=True), refresh_per_second=REFRESHES_PER_SECOND, transient=True) as live:
         yield lambda rows: live.update(f"{rows} rows predicted")
+
+
+@contextmanager
+def _live(console: Console | None) -> Iterator[Live]:
+    """A live view, which ends with a newline in logs too: rich leaves it out where there is no terminal."""
+    live = Live(console=console, refresh_per_second=REFRESHES_PER_SECOND)
+    try:
+        with live:
+            yield live
+    finally:
+        if not live.console.is_terminal and not live.console.is_jupyter:
+            live.console.line()

@@ -12,7 +12,7 @@ import nearexact
 from nearexact import tables
 from nearexact.cli import main
 from nearexact.tables import Fitted, fit
-from nearexact.tables.kernel_names import KERNELS
+from nearexact.tables.named_kernels import KERNELS
 from nearexact.tables.terminal import summary_lines
 
 
@@ -80,7 +80,7 @@ def test_the_choice_is_told_and_kept(tmp_path: Path) -> None:
 
 def test_a_limit_that_cuts_the_choice_short_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only some kernels can be tried in a share of the time that is next to nothing."""
-    monkeypatch.setattr("nearexact.tables.fitting.SHARE_OF_TIME", 0.05 / 20.0)
+    monkeypatch.setattr("nearexact.tables.model_search.SHARE_OF_TIME", 0.05 / 20.0)
     told: list[str] = []
     found = fit(table(tmp_path, 200), "y", time_limit="20s", on_event=told.append)
     untried = [trial.kernel for trial in found.summary.tried if trial.rows == 0]

@@ -12,7 +12,8 @@ from nearexact.bench import datasets
 from nearexact.certificate import NEAR_EXACT
 from nearexact.kernels import ArcCosine, Composite, Kernel, Linear, SquaredExponential
 from nearexact.tables.kernel_choice import Choice, KernelOptimum, Trial, best_of, choose, finalists, named
-from nearexact.tables.kernel_names import KERNELS, check_kernel
+from nearexact.tables.kernel_names import check_kernel
+from nearexact.tables.named_kernels import KERNELS
 from nearexact.tables.splits import best_splits
 
 STATIONARY = ("se", "matern12", "matern32", "matern52")

@@ -73,7 +73,7 @@ def test_inputs_by_name_in_any_order(tmp_path: Path) -> None:
     other = complete[["when", "age", "city"]].assign(more=1)
     file = open_table(file_of(tmp_path, other, "other.csv"), wanted=recipe.names)
     recipe.check_columns(file)
-    (piece,) = file.pieces(recipe.names)
+    ((piece, _),) = file.pieces(recipe.names)
     np.testing.assert_array_equal(recipe.expand(recipe.values(piece, ".")), recipe.expand(table.train))
     lacking = open_table(file_of(tmp_path, other[["when"]], "lacking.csv"))
     with pytest.raises(ValueError, match=r"lacks columns 'age', 'city'; it has 'when'"):

@@ -40,6 +40,12 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
         "--kernel", default="auto", help="auto (default), se, matern12, matern32, matern52, arccosine, …"
     )
     parser.add_argument("--test-fraction", type=float, default=0.15, help="of the rows, kept back; 0 for none")
+    parser.add_argument(
+        "--refit",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="after the test, train on all rows; on unless --no-refit",
+    )
     parser.add_argument("--missing", choices=("error", "drop", "median"), default="error", help="for missing cells")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="COLUMN", help="leave a column out; repeatable"
@@ -58,6 +64,13 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", type=float, default=0.95, help="probability between lower and upper; default 0.95")
     parser.add_argument(
         "--missing", choices=("error", "drop", "median"), help="instead of what the model was fitted with"
+    )
+    parser.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="COLUMNS",
+        help="columns of the data to copy before the predictions, with commas between names, or all; repeatable",
     )
     parser.add_argument(
         "--certify",
@@ -102,7 +115,6 @@ def _finish(parser: argparse.ArgumentParser, command: Command) -> None:
 
 def _guarded(command: Command, options: argparse.Namespace) -> int:
     """Run a command; every error that a user can cause becomes one line."""
-    from nearexact.gp.safety import NumericalError
     from nearexact.limits import is_out_of_memory
 
     try:
@@ -114,13 +126,19 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # which is no mistake
         raise
-    except (ValueError, OSError, NumericalError) as error:
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise ValueError("there is not enough memory; --memory-limit can be lowered") from error
+        if not _is_foreseen(error):
+            raise
         message = ": ".join([str(error), *getattr(error, "__notes__", [])])  # notes say what can be done
         raise ValueError(" ".join(message.split())) from error
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ValueError("there is not enough memory; --memory-limit can be lowered") from error
+
+
+def _is_foreseen(error: Exception) -> bool:
+    """Whether files or options of a user can lead to this error."""
+    safety = sys.modules.get("nearexact.gp.safety")  # where nobody has imported it, nobody raises its exception
+    return isinstance(error, (ValueError, OSError)) or (safety is not None and isinstance(error, safety.NumericalError))
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -140,6 +158,7 @@ def _fit(options: argparse.Namespace) -> int:
             time_limit=options.time_limit,
             memory_limit=options.memory_limit,
             test_fraction=options.test_fraction,
+            refit=options.refit,
             missing=options.missing,
             ignore=options.ignore,
             max_categories=options.max_categories,
@@ -180,6 +199,7 @@ def _predict(options: argparse.Namespace) -> int:
             options.output,
             level=options.level,
             missing=options.missing,
+            keep=options.keep,
             certify=options.certify,
             training_data=options.training_data,
             time_limit=options.time_limit,
@@ -219,11 +239,12 @@ def _certify(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from nearexact import load
+    from nearexact.model_header import explained, read_header
     from nearexact.tables.terminal import model_facts, model_lines
 
-    model = load(options.model)
-    _result(options, model_facts(model), model_lines(model))
+    with explained(options.model):
+        header = read_header(options.model)
+    _result(options, model_facts(header), model_lines(header))
     return 0
 
 

@@ -16,7 +16,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import Any
 
@@ -24,12 +23,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from nearexact.certificate import PALETTES, Colours
+from nearexact.version import installed_version
 
 __all__ = ["as_json", "render"]
 
 SIGNIFICANT_DIGITS = 5  # of numbers in charts
-# The part of plotly.js 4.1.1 that knows lines, points and bars, from the npm package plotly.js-basic-dist-min as it is: a
-# quarter of the whole. Its licence (MIT) is beside it.
+# The part of plotly.js 4.1.1 that knows lines, points and bars, a quarter of the whole: the file of the npm package
+# plotly.js-basic-dist-min as it is. Its licence (MIT) is beside it.
 PLOTLY = "plotly/plotly-basic.min.js"
 
 
@@ -52,7 +52,7 @@ def render(template: str, *, scripts: Sequence[str] = (), charts: bool = False, 
         page_scripts=[Markup(text) for text in texts],
         page_plotly=Markup(plotly),
         page_policy=f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:",
-        page_version=_version(),
+        page_version=installed_version(),
     )
 
 
@@ -98,10 +98,3 @@ def _tag_colours() -> str:
 @lru_cache(maxsize=16)
 def _asset(name: str) -> str:
     return files("nearexact.pages").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _version() -> str:
-    try:
-        return version("nearexact")
-    except PackageNotFoundError:
-        return ""

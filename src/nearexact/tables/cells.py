@@ -6,6 +6,8 @@ a missing cell is NaN. Next to the numbers comes a mask of the cells that are no
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 
@@ -22,6 +24,11 @@ DATES = (ISO, "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d
 AMBIGUOUS = {"%d/%m/%Y": "%m/%d/%Y", "%d-%m-%Y": "%m-%d-%Y"}
 TIMES = ("", " %H:%M", " %H:%M:%S")
 MICROSECONDS_PER_DAY = 86_400e6
+PERCENT = "%"
+SIGNS = (PERCENT, "$", "€", "£", "¥")  # before or after a number, understood where a whole column has the same one
+BLANKS = " \u00a0\u2009\u202f"  # and no-break and thin ones, of which groups of digits have some
+GROUPED = re.compile(rf"[+-]?[1-9]\d{{0,2}}([,'’{BLANKS}])\d{{3}}(\1\d{{3}})*(\.\d*)?")  # thousands, decimal mark "."
+SWAPPED = str.maketrans(",.", ".,")
 
 
 def is_text(cells: pd.Series) -> bool:
@@ -45,18 +52,51 @@ def is_empty(cells: pd.Series) -> bool:
     return bool(cleaned(given).isna().all())
 
 
-def numbers(cells: pd.Series, decimal: str) -> tuple[FloatArray, np.ndarray]:
-    """Numbers, and which cells are neither numbers nor missing."""
+def numbers(cells: pd.Series, decimal: str, sign: str = "") -> tuple[FloatArray, np.ndarray]:
+    """Numbers, and which cells are neither numbers nor missing. Thousands may be separated, in groups of three digits.
+
+    Where the column has a sign, it is left out: 5 % is 5. Only a currency sign may be missing: 5 is not 5 %.
+    """
     if not is_text(cells):
-        if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        if pd.api.types.is_datetime64_any_dtype(cells.dtype) or sign == PERCENT:
             return np.full(len(cells), np.nan), cells.notna().to_numpy()
         return _floats(cells), np.zeros(len(cells), dtype=bool)
-    text = cells.str.translate(str.maketrans(",.", ".,")) if decimal == "," else cells
+    text = unsigned(cells, sign) if sign else cells
+    text = text.str.translate(SWAPPED) if decimal == "," else text
     values = _floats(pd.to_numeric(text, errors="coerce"))
     wrong = np.isnan(values) & cells.notna().to_numpy()
     if wrong.any():
+        values[wrong] = [_grouped(cell) for cell in text[wrong]]
+        wrong &= np.isnan(values)
         wrong[wrong] = cleaned(cells[wrong]).notna().to_numpy()
     return values, wrong
+
+
+def sign_of(cells: pd.Series) -> str:
+    """The sign that all of these cells have, if any: of per cent, or of a currency."""
+    if not is_text(cells):
+        return ""
+    text = cleaned(cells).dropna()
+    if text.empty:
+        return ""
+    sign = next((sign for sign in SIGNS if sign in text.iloc[0]), "")
+    return sign if sign and text.str.contains(sign, regex=False).all() else ""
+
+
+def unsigned(cells: pd.Series, sign: str) -> pd.Series:
+    """Text without this sign. A cell that has no percent sign where others do becomes one: it is no number."""
+    sign_at_an_end = rf"^\s*([+-]?)\s*{re.escape(sign)}\s*|\s*{re.escape(sign)}\s*$"
+    text = cells.str.replace(sign_at_an_end, r"\1", n=1, regex=True)
+    if sign != PERCENT:
+        return text
+    return text.where(cells.isna() | (text != cells) | cells.str.strip().isin(MISSING), sign)
+
+
+def _grouped(cell: object) -> float:
+    """A number whose thousands are separated, decimal mark "."; NaN if it is none."""
+    text = str(cell).strip()
+    match = GROUPED.fullmatch(text)
+    return float(text.replace(match[1], "")) if match else np.nan
 
 
 def booleans(cells: pd.Series) -> tuple[FloatArray, np.ndarray]:

@@ -1,8 +1,8 @@
 """Columns of a table as inputs of a model: the kind of a column, and the numbers that it becomes.
 
-A number stays as it is. A boolean is 0 or 1. A category becomes one 0/1 input for each of its values (a single one
-where there are two). A date becomes days since 1970-01-01; if the dates span two years also the sine and cosine of the
-time of year, and if they have times of day also those of the time of day.
+A number stays as it is, without its sign of per cent or of a currency. A boolean is 0 or 1. A category becomes one 0/1
+input for each of its values (a single one where there are two). A date becomes days since 1970-01-01; if the dates span
+two years also the sine and cosine of the time of year, and if they have times of day also those of the time of day.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class Column:
     date_format: str = ""
     cycles: tuple[str, ...] = ()
     fill: float = 0.0
+    sign: str = ""  # of per cent or of a currency, at all numbers
 
     def values(self, series: pd.Series, decimal: str, first_row: int = 1) -> FloatArray:
         """One number per cell, NaN where it is missing: [n]."""
         if self.kind == "number":
-            values, wrong = cells.numbers(series, decimal)
+            values, wrong = cells.numbers(series, decimal, self.sign)
             wrong = wrong | (np.abs(values) >= LARGEST_NUMBER)
         elif self.kind == "boolean":
             values, wrong = cells.booleans(series)
@@ -49,7 +50,7 @@ class Column:
         if wrong.any():
             at = int(np.flatnonzero(wrong)[0])
             huge = self.kind == "number" and np.isfinite(values[at])
-            expected = f"numbers must be below {LARGEST_NUMBER:g} in size" if huge else self._expected()
+            expected = f"numbers must be below {LARGEST_NUMBER:g} in size" if huge else self._expected(series.iloc[at])
             raise ValueError(
                 f"column {self.name!r} has {_shown(series.iloc[at])} in row {at + first_row}, where {expected}"
             )
@@ -103,7 +104,7 @@ class Column:
             return f"category: {', '.join(self.categories)}"
         if self.kind == "date":
             return " and ".join(["date: days since 1970-01-01", *(f"time of {cycle}" for cycle in self.cycles)])
-        return self.kind
+        return f"{self.kind}, {self.sign} left out" if self.sign else self.kind
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-serialisable values."""
@@ -115,7 +116,7 @@ class Column:
         column = Column(
             **{**description, "categories": tuple(description["categories"]), "cycles": tuple(description["cycles"])}
         )
-        texts = (column.name, column.date_format, *column.categories)
+        texts = (column.name, column.date_format, column.sign, *column.categories)
         if (
             column.kind not in KINDS
             or not set(column.cycles) <= set(CYCLES)
@@ -124,13 +125,18 @@ class Column:
             raise ValueError(f"there is no such column: {description!r}")
         return replace(column, fill=float(column.fill))
 
-    def _expected(self) -> str:
+    def _expected(self, cell: object) -> str:
         if self.kind == "category":
             return f"the model knows {', '.join(map(_shown, self.categories))}"
         if self.kind == "date":
             like = self.date_format if self.date_format not in ("", cells.ISO) else "2020-01-31"
             return f"a date like {like} is expected"
-        return {"number": "a finite number is expected", "boolean": "yes or no is expected"}[self.kind]
+        if self.kind == "boolean":
+            return "yes or no is expected"
+        signs = [sign for sign in cells.SIGNS if sign in str(cell)]
+        if signs and signs != [self.sign]:
+            return f"a finite number is expected: {signs[0]} is understood only where all cells of the column have it"
+        return f"a finite number with {self.sign} is expected" if self.sign else "a finite number is expected"
 
 
 def problem(fact: str, advice: str) -> ValueError:
@@ -148,9 +154,10 @@ def recognise(
         return Column(name, "boolean")
     if pd.api.types.is_datetime64_any_dtype(series.dtype):
         return _date(Column(name, "date", date_format=cells.ISO), series)
-    _, wrong = cells.numbers(series, decimal)
+    sign = cells.sign_of(series)
+    _, wrong = cells.numbers(series, decimal, sign)
     if not wrong.any():
-        return Column(name, "number")
+        return Column(name, "number", sign=sign)
     text = pd.Series(cells.cleaned(series).dropna().unique(), dtype="str")
     if any(set(text.str.lower()) <= words.keys() for words in cells.BOOLEANS):
         return Column(name, "boolean")
@@ -171,16 +178,24 @@ def _category(name: str, series: pd.Series, decimal: str, most: int) -> Column:
     text = cells.as_text(series)
     categories = sorted(text.dropna().unique())
     if len(categories) > most:
-        values, wrong = cells.numbers(series, decimal)
-        but = ""
+        but = "; all are different, as those of an id" if len(categories) == len(text.dropna()) else ""
+        number = Column(name, "number", sign=_most_frequent_sign(text))
+        values, wrong = cells.numbers(series, decimal, number.sign)
         if wrong.any() and np.isfinite(values).sum() > wrong.sum():
             at = int(np.flatnonzero(wrong)[0])
-            but = f"; most are numbers, but not {_shown(series.iloc[at])} in row {at + 1}"
+            with_sign = f" with {number.sign}" if number.sign else ""
+            but = f"; most are numbers{with_sign}, but not {_shown(series.iloc[at])} in row {at + 1}"
         raise problem(
             f"column {name!r} is text with {len(categories)} different values, more than {most}{but}",
             "correct it, leave it out with --ignore, or raise --max-categories",
         )
     return Column(name, "category", categories=tuple(categories))
+
+
+def _most_frequent_sign(text: pd.Series) -> str:
+    counts = {sign: int(text.str.contains(sign, regex=False).sum()) for sign in cells.SIGNS}
+    sign = max(counts, key=lambda sign: counts[sign])
+    return sign if 2 * counts[sign] > len(text) else ""
 
 
 def _date(column: Column, series: pd.Series) -> Column:

@@ -1,6 +1,7 @@
 """How a CSV file is written, as its first part shows: encoding, delimiter, decimal mark, and whether it has a header.
 
-All of these can also be given by the user (`Spelling`).
+All of these can also be given by the user (`Spelling`). Where the file leaves something open, it is as in the file that
+a model was fitted to.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import io
 import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 SAMPLE_BYTES = 2**18
 # In this order: a file with ; between its cells may well have as many commas in every row.
@@ -24,7 +25,19 @@ GZIP, PARQUET, ZIP = b"\x1f\x8b", b"PAR1", b"PK\x03\x04"
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*")
-_WITH_POINT, _WITH_COMMA = (re.compile(rf"\s*[+-]?\d*{mark}\d+([eE][+-]?\d+)?\s*") for mark in (r"\.", ","))
+# One group of three digits: its mark separates thousands, or is a decimal mark.
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
+_DECIMALS = {  # numbers whose decimal mark can be told: thousands do not come after it, nor in other sizes than three
+    mark: re.compile(
+        rf"[+-]?(\d{{1,3}}({other}\d{{3}})+{re.escape(mark)}\d+|\d{{1,3}}({other}\d{{3}}){{2,}}|\d*{re.escape(mark)}\d+([eE][+-]?\d+)?)"
+    )
+    for mark, other in ((".", ","), (",", r"\."))
+}
+
+
+def has_decimals(cell: str, mark: str) -> bool:
+    """Whether a cell is a number that can only be read with this decimal mark."""
+    return bool(_DECIMALS[mark].fullmatch(cell)) and not THOUSANDS.fullmatch(cell)
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,10 @@ class Spelling:
         if self.decimal not in (None, ".", ","):
             raise ValueError(f'a decimal mark must be "." or ",", got {self.decimal!r}')
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-serialisable values."""
+        return asdict(self)
+
 
 @dataclass(frozen=True)
 class Dialect:
@@ -58,6 +75,12 @@ class Dialect:
     header: bool
     columns: tuple[str, ...]
 
+    @property
+    def spelling(self) -> Spelling:
+        """The same as a user would say it; blanks between cells are always recognised."""
+        delimiter = None if self.delimiter == BLANKS else self.delimiter
+        return Spelling(self.encoding, delimiter, self.decimal, self.header)
+
     def __str__(self) -> str:
         between = {"\t": "tabs", BLANKS: "blanks"}.get(self.delimiter, repr(self.delimiter))
         comma = ", decimal commas" if self.decimal == "," else ""
@@ -65,17 +88,27 @@ class Dialect:
         return f"CSV, {between} between cells{comma}{header}"
 
 
-def sniff(path: Path, spelling: Spelling = Spelling(), wanted: Collection[str] = ()) -> Dialect:  # noqa: B008  # frozen
-    """The dialect of a CSV file; a first row with one of the wanted names is a header in any case."""
-    text, complete, encoding = _sample(path, spelling.encoding)
-    delimiter, records = _records(text, complete, spelling.delimiter)
+def sniff(
+    path: Path,
+    spelling: Spelling = Spelling(),  # noqa: B008  # frozen
+    wanted: Collection[str] = (),
+    usual: Spelling = Spelling(),  # noqa: B008
+) -> Dialect:
+    """The dialect of a CSV file; a first row with one of the wanted names is a header in any case.
+
+    `usual` is taken where the file leaves it open.
+    """
+    text, complete, encoding = _sample(path, spelling.encoding, usual.encoding)
+    delimiter, records = _records(text, complete, spelling.delimiter, usual.delimiter)
     if not records:
         raise ValueError("it is empty")
-    decimal = spelling.decimal or _decimal(delimiter, records)
+    decimal = spelling.decimal or _decimal(delimiter, records) or usual.decimal
     first = [cell.strip() for cell in records[0]]
     header = spelling.header
+    if header is None:
+        header = bool(set(first) & set(wanted)) or usual.header
     if header is None:  # a row of data has at least one number: the target
-        header = bool(set(first) & set(wanted)) or not any(_NUMBER.fullmatch(cell) for cell in first)
+        header = not any(_NUMBER.fullmatch(cell) for cell in first)
     names = [cell or f"column {i}" for i, cell in enumerate(first, 1)] if header else _numbered(len(first))
     return Dialect(encoding, delimiter, "," if decimal == "," else ".", header, tuple(names))
 
@@ -95,7 +128,7 @@ def _numbered(n: int) -> list[str]:
     return [str(i) for i in range(1, n + 1)]
 
 
-def _sample(path: Path, encoding: str | None) -> tuple[str, bool, str]:
+def _sample(path: Path, encoding: str | None, usual: str | None) -> tuple[str, bool, str]:
     """The beginning of a file as text, whether that is all of it, and its encoding."""
     with gzip.open(path, "rb") if is_gzip(path) else open(path, "rb") as file:
         sample = file.read(SAMPLE_BYTES)
@@ -104,16 +137,27 @@ def _sample(path: Path, encoding: str | None) -> tuple[str, bool, str]:
         raise ValueError("it is a zip archive or an Excel workbook: save it as CSV")
     if encoding is None:
         marked = (name for mark, name in BYTE_ORDER_MARKS.items() if sample.startswith(mark))
-        encoding = next(marked, "utf-8")
+        encoding = next(marked, None) or _without_mark(sample, complete, usual)
     text = codecs.getincrementaldecoder(encoding)().decode(sample, final=complete)
     if "\0" in text:
         raise ValueError("it is a binary file")
     return text, complete, encoding
 
 
-def _records(text: str, complete: bool, delimiter: str | None) -> tuple[str, list[list[str]]]:
+def _without_mark(sample: bytes, complete: bool, usual: str | None) -> str:
+    """UTF-8, unless the usual encoding is another one, which the sample is not proof against."""
+    if usual is None or usual.startswith("utf"):
+        return "utf-8"
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(sample, final=complete)
+    except UnicodeDecodeError:
+        return usual
+    return usual if sample.isascii() else "utf-8"  # other encodings hardly ever look like UTF-8 by chance
+
+
+def _records(text: str, complete: bool, delimiter: str | None, usual: str | None) -> tuple[str, list[list[str]]]:
     """The delimiter that gives most rows as many cells as the first one, and the rows."""
-    candidates = [delimiter] if delimiter else list(DELIMITERS)
+    candidates = [delimiter] if delimiter else [*([usual] if usual else []), *DELIMITERS]
     parsed = {mark: _parse(text, complete, mark) for mark in candidates}
     agreement = {mark: _agreement(records) for mark, records in parsed.items() if records and len(records[0]) > 1}
     if agreement:
@@ -145,10 +189,14 @@ def _agreement(records: Sequence[Sequence[str]]) -> float:
     return sum(len(record) == len(records[0]) for record in records) / len(records)
 
 
-def _decimal(delimiter: str, records: Sequence[Sequence[str]]) -> str:
-    """A comma only where no number has a point."""
-    if delimiter == ",":
+def _decimal(delimiter: str, records: Sequence[Sequence[str]]) -> Literal[".", ","] | None:
+    """The decimal mark that numbers have, where they tell."""
+    cells = [cell.strip() for record in records for cell in record if "," in cell or "." in cell]
+    points, commas = (any(has_decimals(cell, mark) for cell in cells) for mark in (".", ","))
+    if points != commas:
+        return "," if commas else "."
+    if delimiter == "," or points:
         return "."
-    cells = [cell for record in records for cell in record]
-    commas = any(_WITH_COMMA.fullmatch(cell) for cell in cells)
-    return "," if commas and not any(_WITH_POINT.fullmatch(cell) for cell in cells) else "."
+    # 1,234 may be a number with three decimals or have its thousands separated; 1.234 is always taken for the former.
+    either = [cell for cell in cells if THOUSANDS.fullmatch(cell)]
+    return None if not either else "," if all("," in cell for cell in either) else "."

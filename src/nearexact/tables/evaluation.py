@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearexact.base_estimator import Regressor
 from nearexact.baselines import fit_constant, fit_linear
 from nearexact.bench import metrics
 from nearexact.scaling import Scaling
 from nearexact.tables.recipe import Prepared
 from nearexact.typing import FloatArray
 
+if TYPE_CHECKING:
+    from nearexact.base_estimator import Regressor
+
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+MODEL = "nearexact"  # its name among the predictors
 SHOWN_ROWS = 2000  # of those trained on, where none were kept back to test
 
 
@@ -26,6 +30,8 @@ class Score:
     predictor: str
     rmse: float
     nlpd: float
+    # Standard errors by which the model's mean squared error is below this one's; None for the model, or if not known.
+    model_lead: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +68,24 @@ def scores(prepared: Prepared, evaluation: Evaluation) -> list[Score]:
     y_train, y_test = scaling_y.apply(prepared.y_train), scaling_y.apply(prepared.y_test)
     scale = float(scaling_y.scale)
     predictions = {
-        "nearexact": (scaling_y.apply(evaluation.mean), (evaluation.std / scale) ** 2),
+        MODEL: (scaling_y.apply(evaluation.mean), (evaluation.std / scale) ** 2),
         "linear": fit_linear(X_train, y_train).predict(X_test),
         "mean": fit_constant(y_train).predict(X_test),
     }
+    squares = {name: (y_test - mean) ** 2 for name, (mean, _) in predictions.items()}
     return [
-        Score(name, scale * metrics.rmse(y_test, mean), metrics.nlpd(y_test, mean, variance) + math.log(scale))
+        Score(
+            name,
+            scale * metrics.rmse(y_test, mean),
+            metrics.nlpd(y_test, mean, variance) + math.log(scale),
+            None if name == MODEL else _lead(squares[MODEL], squares[name]),
+        )
         for name, (mean, variance) in predictions.items()
     ]
+
+
+def _lead(squares: FloatArray, others: FloatArray) -> float | None:
+    """By how many standard errors the mean of these squared errors is lower than that of others of the same rows."""
+    differences = others - squares
+    spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
+    return float(differences.mean()) / (spread / math.sqrt(len(differences))) if spread > 0.0 else None

@@ -1,31 +1,30 @@
-"""A model from a file: read it, choose a kernel, fit, and test. `nearexact fit` is this and writing the results."""
+"""A model from a file: read it, choose a kernel, fit, test, and fit to all rows. `nearexact fit` is this and writing
+the results.
+
+What can be found wrong in options and file is found before torch is imported, which takes seconds.
+"""
 
 from __future__ import annotations
 
-import math
 import os
-import time
-import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sklearn.exceptions import ConvergenceWarning
-
-from nearexact.estimators import GPRegressor
 from nearexact.files import check_output, write_text
-from nearexact.kernels import Kernel
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
-from nearexact.tables.evaluation import Evaluation, evaluate
-from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, KernelOptimum, Trial, choose, named
-from nearexact.tables.kernel_names import AUTO, KERNELS, check_kernel
+from nearexact.tables.kernel_names import AUTO, check_kernel
 from nearexact.tables.reading import open_table
 from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
-from nearexact.tables.summary import Summary, summarise
+from nearexact.tables.summary import Summary
 
-SHORTEST_TRAINING = 1e-3  # seconds, where no time is left: enough for a model, not for a good one
+if TYPE_CHECKING:
+    from nearexact.estimators import GPRegressor
+    from nearexact.tables.evaluation import Evaluation
+    from nearexact.tables.kernel_choice import Choice
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +34,7 @@ class Fitted:
     model: GPRegressor
     prepared: Prepared
     choice: Choice
-    evaluation: Evaluation | None  # not after an interruption
+    evaluation: Evaluation | None  # of the model before it was fitted to all rows; not after an early interruption
     summary: Summary
     interrupted: bool = False
 
@@ -58,6 +57,7 @@ def fit(
     time_limit: float | str | None = 600,
     memory_limit: int | float | str | None = None,
     test_fraction: float = 0.15,
+    refit: bool = True,
     missing: Missing = "error",
     ignore: Collection[str] = (),
     max_categories: int = MAX_CATEGORIES,
@@ -69,8 +69,9 @@ def fit(
 ) -> Fitted:
     """Fit a model of the target column to all other columns of a CSV or Parquet file.
 
-    `time_limit` is for the choice of a kernel and the training. After Ctrl-C the best model so far is returned as
-    `interrupted`; without any, the interruption is passed on.
+    The model is tested on rows that were kept back, and with `refit` then fitted to all rows; the scores stay those of
+    the test. `time_limit` is for the choice of a kernel and both trainings. After Ctrl-C the best model so far is
+    returned as `interrupted`; without any, the interruption is passed on.
     """
     check_kernel(kernel)
     seconds, split = parse_seconds(time_limit), Split(test_fraction, seed)
@@ -91,100 +92,27 @@ def fit(
         f"{file}; {len(prepared.y_train)} rows to train and {len(prepared.y_test)} to test,"
         f" {len(recipe.columns)} columns become {len(recipe.inputs)} inputs"
     )
-    search = _Search(prepared, seconds, memory_limit, seed, progress, on_event)
-    model, choice, interrupted = search.run(kernel)
-    evaluation = None if interrupted else evaluate(model, prepared)
-    summary = summarise(model, prepared, choice, evaluation, search.seconds(), search.notes)
-    model.set_params(progress=False)  # the display is for this fit, not for those who load the model
+    from nearexact.tables.model_search import ModelSearch, SearchLimits  # only here, since they need torch
+    from nearexact.tables.summarising import summarise
+
+    limits = SearchLimits(seconds, memory_limit, _written(time_limit, " s"))
+    search = ModelSearch(prepared, limits, refit=refit, seed=seed, progress=progress, on_event=on_event)
+    found = search.run(kernel)
+    summary = summarise(
+        found,
+        prepared,
+        seconds=search.seconds(),
+        time_limit=limits.written,
+        memory_limit=_written(memory_limit, " bytes"),
+        notes=search.notes,
+    )
+    model = found.model
+    # The display is for this fit, not for those who load the model; and limits are those that the user gave.
+    model.set_params(progress=False, time_limit=time_limit, memory_limit=memory_limit)
     model.metadata_ = {RECIPE: {**recipe.to_json(), "summary": summary.to_json()}}
-    return Fitted(model, prepared, choice, evaluation, summary, interrupted)
+    return Fitted(model, prepared, found.choice, found.evaluation, summary, found.interrupted)
 
 
-class _Search:
-    """Choice of a kernel and training, within one time limit."""
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        time_limit: float,
-        memory_limit: int | float | str | None,
-        seed: int,
-        progress: bool,
-        on_event: Callable[[str], None],
-    ) -> None:
-        self.X, self.y = prepared.recipe.frame(prepared.train), prepared.y_train
-        self.time_limit, self.memory_limit, self.seed = time_limit, memory_limit, seed
-        self.progress, self.on_event = progress, on_event
-        self.notes: list[str] = []
-        self._trials: list[Trial] = []
-        self._best: KernelOptimum | None = None
-        self._best_so_far = (0, -math.inf)  # rows and score: more rows say more
-        self._started = time.perf_counter()
-
-    def seconds(self) -> float:
-        """Since the search started."""
-        return time.perf_counter() - self._started
-
-    def run(self, kernel: str) -> tuple[GPRegressor, Choice, bool]:
-        """The fitted model, the kernel that it has, and whether it was interrupted."""
-        try:
-            choice = self._choice(kernel)
-        except KeyboardInterrupt:
-            if self._best is None:
-                raise
-            return self._untrained(self._best), Choice(self._best.name, self._best.kernel, tuple(self._trials)), True
-        model = self._model(choice.kernel, max(self.time_limit - self.seconds(), SHORTEST_TRAINING))
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", ConvergenceWarning)
-                model.fit(self.X, self.y, start=choice.start)
-            self.notes += [str(warning.message) for warning in caught if warning.category is ConvergenceWarning]
-        except KeyboardInterrupt:
-            if not hasattr(model, "certificate_"):
-                raise
-            return model, choice, True
-        return model, choice, False
-
-    def _model(self, kernel: Kernel, seconds: float) -> GPRegressor:
-        return GPRegressor(
-            kernel,
-            time_limit=seconds if math.isfinite(seconds) else None,
-            memory_limit=self.memory_limit,
-            random_state=self.seed,
-            progress=self.progress,
-        )
-
-    def _untrained(self, optimum: KernelOptimum) -> GPRegressor:
-        """What can be had without further training from what the choice has found."""
-        model = self._model(optimum.kernel, SHORTEST_TRAINING)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            return model.fit(self.X, self.y, start=(optimum.kernel, optimum.noise_variance))
-
-    def _choice(self, kernel: str) -> Choice:
-        if kernel != AUTO:
-            return named(kernel, self.X, self.y)
-        limit = SHARE_OF_TIME * self.time_limit
-        choice = choose(
-            self.X, self.y, time_limit=limit, memory_limit=self.memory_limit, seed=self.seed, on_trial=self._tried
-        )
-        if not choice.rows:
-            reason = "no time was left" if choice.trials[0].note == UNTRIED else "the memory limit is too low"
-            self.notes.append(f"{reason} to choose a kernel: {choice.name} was taken untried")
-            return choice
-        rows = f"{choice.rows} of {len(self.y)}" if choice.rows < len(self.y) else "all"
-        self.on_event(f"kernel: {choice.name}, from {len(choice.tried)} by exact likelihoods of {rows} rows")
-        if choice.untried:
-            names = ", ".join(choice.untried)
-            self.notes.append(f"no likelihood of {len(choice.untried)} of {len(KERNELS)} kernels is known: {names}")
-        return choice
-
-    def _tried(self, trial: Trial, optimum: KernelOptimum | None) -> None:
-        self._trials.append(trial)
-        if not trial.has_likelihood:
-            self.on_event(f"  {trial.kernel:<22} {trial.note}")
-            return
-        figures = f"exact likelihood {trial.bound:10.1f} of {trial.rows:4} rows {trial.seconds:6.1f} s"
-        self.on_event(f"  {trial.kernel:<22} {figures}  {trial.note}".rstrip())
-        if optimum is not None and (trial.rows, trial.score) > self._best_so_far:
-            self._best, self._best_so_far = optimum, (trial.rows, trial.score)
+def _written(limit: float | str | None, unit: str) -> str | None:
+    """A limit as the user wrote it; numbers get their unit."""
+    return limit if limit is None or isinstance(limit, str) else f"{limit:g}{unit}"

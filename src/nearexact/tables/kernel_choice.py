@@ -29,7 +29,8 @@ from nearexact.kernels.base import as_kernel
 from nearexact.kernels.composite import Composite
 from nearexact.limits import memory_budget
 from nearexact.scaling import Scaling
-from nearexact.tables.kernel_names import KERNELS, SIMPLE, SIMPLEST
+from nearexact.tables.kernel_names import LINEAR, SIMPLEST
+from nearexact.tables.named_kernels import KERNELS, SIMPLE
 from nearexact.tables.splits import best_cuts, best_splits
 from nearexact.typing import FloatArray, IndexArray
 
@@ -162,10 +163,14 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def finalists(trials: Sequence[Trial], number: int) -> list[str]:
-    """Names of those that go on from round to round: the best, and `se`, which is what the others have to beat."""
+    """Names of those that go on from round to round: the best, the one that would be taken now, and `se`.
+
+    `se` is what the others have to beat. And who would win now must be beaten on the larger subset, not left out.
+    """
     ranked = sorted(trials, key=lambda trial: -trial.score)
     best = {trial.kernel for trial in ranked[: FINALISTS[min(number, len(FINALISTS) - 1)]]}
-    return [trial.kernel for trial in trials if trial.kernel in best or trial.kernel == SIMPLEST]
+    best |= {best_of(trials).kernel, SIMPLEST}
+    return [trial.kernel for trial in trials if trial.kernel in best]
 
 
 def subset_sizes(n: int) -> list[int]:
@@ -241,7 +246,7 @@ class _Contest:
 
     def _sums(self, name: str, layout: ParameterLayout, linear: Sequence[Kernel]) -> list[FloatArray]:
         """The simple part of a sum, as it was found, with linear parts; nothing if this is no sum."""
-        part = self.optima.get(name.removesuffix("+linear"))
+        part = self.optima.get(name.removesuffix(LINEAR))
         if part is None or part.name == name:
             return []
         return [layout.pack(layout.check(part.kernel + other), part.noise_variance) for other in linear]

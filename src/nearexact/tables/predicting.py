@@ -1,40 +1,36 @@
 """Predictions for a file, and certificates from one, by a model that was fitted to a file.
 
-Only a piece of the rows to predict is in memory at a time.
+Only a piece of the rows to predict is in memory at a time. What can be found wrong without the model itself is found
+before torch is imported, which takes seconds.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-from scipy.stats import norm
 
-from nearexact.certificate import Certificate
-from nearexact.certifying_predictions import needs_training_data, noisy_std_bounds
-from nearexact.estimators import GPRegressor, SGPRegressor
 from nearexact.files import check_apart, check_output
 from nearexact.limits import parse_seconds
-from nearexact.persistence import load
+from nearexact.model_header import explained, read_header
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import TableFile, open_table
 from nearexact.tables.recipe import MISSING_POLICIES, RECIPE, Missing, Recipe, training_rows
 from nearexact.tables.writing import SUFFIXES, table_writer
 
+if TYPE_CHECKING:
+    from nearexact.certificate import Certificate
+    from nearexact.tables.predictor import Model
+
 LEVEL = 0.95
 PREDICTIONS = ("mean", "std", "lower", "upper")
 BOUNDS = ("mean_error", "std_lower", "std_upper")  # columns that certified predictions have besides
-
-LEAST_SECONDS = 1e-3  # where the time is up: then bounds are those of the prior
-
-Model = SGPRegressor | GPRegressor
+ALL = "all"  # columns are kept
 
 
 @dataclass(frozen=True)
@@ -47,24 +43,33 @@ class Predicted:
 
 def load_with_recipe(path: str | os.PathLike[str]) -> tuple[Model, Recipe]:
     """A model that was fitted to a file, and how columns become its inputs."""
-    model = load(path)
-    if not has_recipe(model):
+    recipe = recipe_in_file(path)
+    from nearexact.persistence import load  # only here, since it takes seconds
+
+    return load(path), recipe
+
+
+def recipe_in_file(path: str | os.PathLike[str]) -> Recipe:
+    """How columns become inputs of the model in a file."""
+    with explained(path):
+        header = read_header(path)
+        metadata = header.metadata
+    if RECIPE not in metadata:
         raise ValueError(f"{os.fspath(path)!r} was not fitted to a file, so it does not say how columns become inputs")
-    return model, recipe_of(model)
-
-
-def has_recipe(model: Model) -> bool:
-    """Whether a model was fitted to a file."""
-    return RECIPE in getattr(model, "metadata_", {})
+    return checked_recipe(metadata, header.inputs)
 
 
 def recipe_of(model: Model) -> Recipe:
     """How columns become inputs of a model that was fitted to a file."""
-    recipe = Recipe.from_json(model.metadata_[RECIPE])
-    if len(recipe.inputs) != model.n_features_in_:
+    return checked_recipe(model.metadata_, model.n_features_in_)
+
+
+def checked_recipe(metadata: dict[str, Any], inputs: int) -> Recipe:
+    """The recipe that is kept with a model of so many inputs."""
+    recipe = Recipe.from_json(metadata[RECIPE])
+    if len(recipe.inputs) != inputs:
         raise ValueError(
-            f"the model's recipe for columns is damaged: it makes {len(recipe.inputs)} inputs for a model of"
-            f" {model.n_features_in_}"
+            f"the model's recipe for columns is damaged: it makes {len(recipe.inputs)} inputs for a model of {inputs}"
         )
     return recipe
 
@@ -76,6 +81,7 @@ def predict(
     *,
     level: float = LEVEL,
     missing: Missing | None = None,
+    keep: str | Sequence[str] = (),
     certify: bool = False,
     training_data: str | os.PathLike[str] | None = None,
     time_limit: float | str | None = None,
@@ -85,7 +91,8 @@ def predict(
     """Write mean, std, lower and upper for each row of a CSV or Parquet file to another one.
 
     Between lower and upper lies a new observation with probability `level`. With `missing="drop"`, rows with a missing
-    value have empty predictions; by default missing values are treated as when the model was fitted.
+    value have empty predictions; by default missing values are treated as when the model was fitted. `keep` are names
+    of columns that are copied before the predictions, or "all".
 
     `certify` adds mean_error, std_lower and std_upper: the exact GP with the same hyperparameters has a mean within
     mean_error of `mean`, and a std of a new observation, as `std` is, from std_lower to std_upper. A sparse model from
@@ -94,25 +101,31 @@ def predict(
     inputs = {"the data": path} | ({} if training_data is None else {"the training data": training_data})
     check_output(output, SUFFIXES)
     check_apart({"the output": output}, inputs | ({} if isinstance(model, tuple) else {"the model": model}))
-    estimator, recipe = model if isinstance(model, tuple) else load_with_recipe(model)
+    recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
     if not 0.0 < level < 1.0:
         raise ValueError(f"the level must be between 0 and 1, got {level}")
     if missing is not None and missing not in MISSING_POLICIES:
         raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
     if not certify and not (training_data is None and time_limit is None):
         raise ValueError("training data and a time limit are for certified predictions: ask for those, too (--certify)")
-    file = open_table(Path(path), spelling, wanted=recipe.names)
+    seconds = parse_seconds(time_limit)
+    file = open_table(Path(path), spelling, wanted=recipe.names, usual=recipe.spelling)
     recipe.check_columns(file)
-    predictor = _Predictor(estimator, recipe, level)
+    columns = PREDICTIONS + BOUNDS if certify else PREDICTIONS
+    kept = _kept(file, keep, columns)
+    from nearexact.tables import predictor as computing  # only here, since it needs torch
+
+    estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
+    predictor = computing.Predictor(estimator, recipe, level)
     if certify:
-        data = _training_data(estimator, recipe, training_data, spelling)
-        pieces = 1 if time_limit is None else sum(1 for _ in file.pieces(recipe.names))
-        predictor = _Certifier(estimator, recipe, level, data, parse_seconds(time_limit), pieces)
+        data = computing.training_data(estimator, recipe, training_data, spelling)
+        pieces = 1 if time_limit is None else sum(1 for _ in file.pieces(recipe.names, kept))
+        predictor = computing.Certifier(estimator, recipe, level, data, seconds, pieces)
     rows = empty = 0
-    schema = pa.schema([(name, pa.float64()) for name in predictor.columns])
-    with table_writer(Path(output), schema) as write:
-        for values in _pieces(file, recipe, missing or recipe.missing):
-            write(_table(predictor.predictions(values), schema))
+    ours = pa.schema([(name, pa.float64()) for name in columns])
+    with table_writer(Path(output), pa.schema([*file.schema(kept), *ours])) as write:
+        for values, copy in _pieces(file, recipe, missing or recipe.missing, kept):
+            write(_beside(copy, predictor.predictions(values), ours))
             rows, empty = rows + len(values), empty + int(np.isnan(values).any(1).sum())
             on_rows(rows)
     return Predicted(rows, empty)
@@ -128,81 +141,44 @@ def certify(
     progress: bool = False,
 ) -> Certificate:
     """Bounds on the exact log marginal likelihood, from the file that the model was fitted to."""
-    estimator, recipe = model if isinstance(model, tuple) else load_with_recipe(model)
-    file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target])
+    recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
+    file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target], usual=recipe.spelling)
+    recipe.check_columns(file, with_target=True)
+    estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
     values, y = training_rows(file, recipe, estimator.certificate_.n)
     estimator.set_params(progress=progress)
     return estimator.certify(recipe.frame(values), y, cg_iterations=cg_iterations, time_limit=time_limit)
 
 
-def _pieces(file: TableFile, recipe: Recipe, missing: Missing) -> Iterator[np.ndarray]:
+def _kept(file: TableFile, keep: str | Sequence[str], ours: Sequence[str]) -> list[str]:
+    """Columns to copy besides ours, in the order in which they are named; one text may hold several, with commas."""
+    names: list[str] = []
+    for text in [keep] if isinstance(keep, str) else keep:
+        if text == ALL:
+            names += file.columns
+        else:
+            names += [text] if text in file.columns else [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in file.columns]
+    if unknown:
+        raise ValueError(f"{file.path} has no column {unknown[0]!r} to keep")
+    twice = [name for name in names if name in ours]
+    if twice:
+        raise ValueError(f"column {twice[0]!r} of the data cannot be kept: predictions have a column of that name")
+    return list(dict.fromkeys(names))
+
+
+def _pieces(
+    file: TableFile, recipe: Recipe, missing: Missing, kept: Sequence[str]
+) -> Iterator[tuple[np.ndarray, pa.Table]]:
     first = 1
-    for frame in file.pieces(recipe.names):
-        last = first + len(frame) - 1
-        values = recipe.values(frame, file.decimal, first)
-        yield recipe.completed(values, missing, where=f" in rows {first} to {last}")
+    for piece in file.pieces(recipe.names, kept):
+        last = first + len(piece.frame) - 1
+        values = recipe.values(piece.frame, file.decimal, first)
+        yield recipe.completed(values, missing, where=f" in rows {first} to {last}"), piece.copy
         first = last + 1
 
 
-class _Predictor:
-    """The columns of predictions for pieces of a file."""
-
-    columns: tuple[str, ...] = PREDICTIONS
-
-    def __init__(self, model: Model, recipe: Recipe, level: float) -> None:
-        self.model, self.recipe, self.margin = model, recipe, norm.ppf(0.5 + level / 2.0)
-
-    def predictions(self, values: np.ndarray) -> np.ndarray:
-        """A row of columns for each row; NaN, which is written as nothing, where a value is missing."""
-        predictions = np.full((len(values), len(self.columns)), np.nan)
-        whole = ~np.isnan(values).any(1)
-        if whole.any():
-            frame = self.recipe.frame(values[whole])
-            mean, std = self.model.predict(frame, return_std=True)
-            columns = [mean, std, mean - self.margin * std, mean + self.margin * std, *self.bounds(frame)]
-            predictions[whole] = np.column_stack(columns)
-        return predictions
-
-    def bounds(self, frame: pd.DataFrame) -> list[np.ndarray]:
-        """Columns besides."""
-        return []
-
-
-class _Certifier(_Predictor):
-    """The same with bounds, each piece with an equal share of the time."""
-
-    columns = PREDICTIONS + BOUNDS
-
-    def __init__(
-        self, model: Model, recipe: Recipe, level: float, data: dict[str, Any], seconds: float, pieces: int
-    ) -> None:
-        super().__init__(model, recipe, level)
-        self.data, self.end, self.pieces = data, time.perf_counter() + seconds, pieces
-
-    def bounds(self, frame: pd.DataFrame) -> list[np.ndarray]:
-        """Those of the exact GP's mean, and of its std of a new observation."""
-        seconds = max((self.end - time.perf_counter()) / max(self.pieces, 1), LEAST_SECONDS)
-        self.pieces -= 1
-        certified = self.model.certify_predictions(frame, time_limit=seconds, **self.data)
-        return [certified.mean_error, *noisy_std_bounds(self.model, certified)]
-
-
-def _training_data(
-    model: Model, recipe: Recipe, path: str | os.PathLike[str] | None, spelling: Spelling
-) -> dict[str, Any]:
-    """What the model must be given of the rows that it was trained on."""
-    if not needs_training_data(model):
-        return {}
-    if path is None:
-        raise ValueError(
-            "a sparse model does not hold its training data: pass the file that it was fitted to as training_data"
-            " (--training-data)"
-        )
-    file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target])
-    values, y = training_rows(file, recipe, model.certificate_.n)
-    return {"X_train": recipe.frame(values), "y_train": y}
-
-
-def _table(predictions: np.ndarray, schema: pa.Schema) -> pa.Table:
-    columns = [pa.array(column, from_pandas=True) for column in predictions.T.copy()]  # NaN becomes null
-    return pa.Table.from_arrays(columns, schema=schema)
+def _beside(copy: pa.Table, predictions: np.ndarray, schema: pa.Schema) -> pa.Table:
+    """The columns that are kept, and predictions after them."""
+    arrays = [pa.array(column, from_pandas=True) for column in predictions.T.copy()]  # NaN becomes null
+    return pa.Table.from_arrays([*copy.columns, *arrays], schema=pa.schema([*copy.schema, *schema]))

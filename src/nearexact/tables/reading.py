@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pandas as pd
 import pyarrow as pa
@@ -27,6 +27,13 @@ UNREADABLE = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, TypeError, ValueError, zlib.error,
     pa.ArrowException,
 )  # fmt: skip  # what the readers raise on damaged or foreign files
+
+
+class Piece(NamedTuple):
+    """Some rows: columns to compute with, and columns as they stand in the file."""
+
+    frame: pd.DataFrame
+    copy: pa.Table
 
 
 class TableFile(Protocol):
@@ -44,7 +51,14 @@ class TableFile(Protocol):
     def decimal(self) -> str:
         """The decimal mark of numbers that are text."""
 
-    def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
+    @property
+    def spelling(self) -> Spelling:
+        """How it is written; of a file that is not text nothing is to be said."""
+
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        """The types of these columns where they are only copied."""
+
+    def pieces(self, columns: Sequence[str], copied: Sequence[str] = (), rows: int = ROWS_AT_ONCE) -> Iterator[Piece]:
         """These columns in this order, so many rows at a time; at least one piece, which may have no rows."""
 
 
@@ -52,8 +66,12 @@ def open_table(
     path: str | Path,
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
     wanted: Collection[str] = (),
+    usual: Spelling = Spelling(),  # noqa: B008
 ) -> TableFile:
-    """A CSV or Parquet file, recognised by its content. A first row with one of the wanted names is a header."""
+    """A CSV or Parquet file, recognised by its content. A first row with one of the wanted names is a header.
+
+    `spelling` is what the user says about a CSV file, `usual` what is taken where the file leaves something open.
+    """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}")
@@ -63,7 +81,7 @@ def open_table(
             schema = pq.read_schema(path)
             file = ParquetTable(path, tuple(name for name in schema.names if not name.startswith("__index_level_")))
         else:
-            file = CsvTable(path, sniff(path, spelling, wanted))
+            file = CsvTable(path, sniff(path, spelling, wanted, usual))
     twice = sorted(name for name, count in Counter(file.columns).items() if count > 1)
     if twice:
         raise ValueError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}")
@@ -77,7 +95,7 @@ def rows_at_once(columns: int) -> int:
 
 def read(file: TableFile, columns: Sequence[str]) -> pd.DataFrame:
     """The whole of these columns."""
-    return pd.concat(list(file.pieces(columns)), ignore_index=True)
+    return pd.concat([piece.frame for piece in file.pieces(columns)], ignore_index=True)
 
 
 @dataclass(frozen=True)
@@ -95,10 +113,17 @@ class CsvTable:
     def decimal(self) -> str:
         return self.dialect.decimal
 
+    @property
+    def spelling(self) -> Spelling:
+        return self.dialect.spelling
+
     def __str__(self) -> str:
         return str(self.dialect)
 
-    def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([(name, pa.string()) for name in columns])
+
+    def pieces(self, columns: Sequence[str], copied: Sequence[str] = (), rows: int = ROWS_AT_ONCE) -> Iterator[Piece]:
         with _explained(self.path):
             reader = pd.read_csv(
                 self.path,
@@ -122,9 +147,14 @@ class CsvTable:
                 if piece is None:
                     break
                 empty = False
-                yield piece[list(columns)]
+                yield self._piece(piece, columns, copied)
             if empty:
-                yield pd.DataFrame({name: pd.Series(dtype="str") for name in columns})
+                nothing = pd.DataFrame({name: pd.Series(dtype="str") for name in self.columns})
+                yield self._piece(nothing, columns, copied)
+
+    def _piece(self, frame: pd.DataFrame, columns: Sequence[str], copied: Sequence[str]) -> Piece:
+        copy = pa.Table.from_pandas(frame[list(copied)], self.schema(copied), preserve_index=False)
+        return Piece(frame[list(columns)], copy)
 
 
 @dataclass(frozen=True)
@@ -138,28 +168,43 @@ class ParquetTable:
     def decimal(self) -> str:
         return "."
 
+    @property
+    def spelling(self) -> Spelling:
+        return Spelling()
+
     def __str__(self) -> str:
         return "Parquet"
 
-    def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
-        empty = True
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        with _explained(self.path):
+            kinds = pq.read_schema(self.path)
+        plain = [kinds.field(name).type for name in columns]
+        plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in plain]
+        return pa.schema(list(zip(columns, plain, strict=True)))
+
+    def pieces(self, columns: Sequence[str], copied: Sequence[str] = (), rows: int = ROWS_AT_ONCE) -> Iterator[Piece]:
+        empty, schema, needed = True, self.schema(copied), list(dict.fromkeys([*columns, *copied]))
+
+        def piece(table: pa.Table) -> Piece:
+            return Piece(_frame(table, columns), table.select(list(copied)).cast(schema))
+
         with _explained(self.path):
             file = pq.ParquetFile(self.path, pre_buffer=False)  # it would hold whole row groups
         with file:
-            rows = min(rows, rows_at_once(len(columns)))
-            batches = file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
+            rows = min(rows, rows_at_once(len(needed)))
+            batches = file.iter_batches(batch_size=rows, columns=needed, use_threads=False)
             while True:
                 with _explained(self.path):
                     batch = next(batches, None)
-                    piece = None if batch is None else _frame(pa.Table.from_batches([batch]), columns)
-                if piece is None:
+                    some = None if batch is None else piece(pa.Table.from_batches([batch]))
+                if some is None:
                     break
                 empty = False
-                yield piece
+                yield some
             if empty:
                 with _explained(self.path):
-                    piece = _frame(file.schema_arrow.empty_table(), columns)
-                yield piece
+                    some = piece(file.schema_arrow.empty_table())
+                yield some
 
 
 def _frame(table: pa.Table, columns: Sequence[str]) -> pd.DataFrame:

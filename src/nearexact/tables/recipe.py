@@ -5,6 +5,7 @@ Columns are matched by name, in any order; a file may have more of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -14,6 +15,7 @@ import pandas as pd
 
 from nearexact.tables import cells
 from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise
+from nearexact.tables.dialect import THOUSANDS, Spelling
 from nearexact.tables.reading import TableFile, read
 from nearexact.typing import FloatArray
 
@@ -21,7 +23,11 @@ Missing = Literal["error", "drop", "median"]
 RECIPE = "recipe"  # its key in the metadata of a model
 MISSING_POLICIES = ("error", "drop", "median")
 NAMED_AT_MOST = 10  # columns in a message
-FEWEST_ROWS = 3
+FEWEST_ROWS = 10  # with fewer, neither the model nor its test says anything
+# Names of columns that often number the rows; "Unnamed: 0" is what pandas makes of a column without a name.
+INDEX_NAMES = re.compile(
+    r"unnamed: \d+|column 1|index|id|key|(row|record)[ _.-]?(id|no|number|names?)|.*[ _.-](id|key|index)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Recipe:
     missing: Missing = "error"
     left_out: dict[str, str] = field(default_factory=dict)  # columns by name, and why
     split: Split = Split()
+    spelling: Spelling = field(default_factory=Spelling)  # of the file that it was made from, if that was CSV
 
     @property
     def names(self) -> list[str]:
@@ -108,6 +115,7 @@ class Recipe:
             "missing": self.missing,
             "left_out": self.left_out,
             "split": asdict(self.split),
+            "spelling": self.spelling.to_json(),
         }
 
     @staticmethod
@@ -120,6 +128,7 @@ class Recipe:
                 missing=description["missing"],
                 left_out=dict(description["left_out"]),
                 split=Split(**description["split"]),
+                spelling=Spelling(**description.get("spelling", {})),
             )
             if not isinstance(recipe.target, str) or not recipe.columns or recipe.missing not in MISSING_POLICIES:
                 raise ValueError("it is not complete")
@@ -137,7 +146,15 @@ class Prepared:
     y_train: FloatArray
     test: FloatArray
     y_test: FloatArray
-    notes: tuple[str, ...]  # rows dropped, cells filled in and columns left out
+    notes: tuple[str, ...]  # rows dropped, cells filled in, columns left out, and what looks odd
+    index_like: tuple[str, ...] = ()  # columns that may do no more than number the rows
+
+    def all_rows(self) -> tuple[FloatArray, FloatArray]:
+        """Values and targets of both parts, in the order of the file."""
+        train, test = self.recipe.split.rows(len(self.y_train) + len(self.y_test))
+        order = np.argsort(np.concatenate([train, test]))
+        values, y = np.concatenate([self.train, self.test]), np.concatenate([self.y_train, self.y_test])
+        return values[order], y[order]
 
 
 def prepare(
@@ -163,7 +180,7 @@ def prepare(
         raise ValueError(f"column {target!r} is the target and cannot be ignored")
     frame = read(file, [name for name in file.columns if name not in ignore])
     y = target_values(frame[target], target, file.decimal)
-    left_out = dict.fromkeys(ignore, "ignored")
+    left_out, notes = dict.fromkeys(ignore, "ignored"), _remarks(frame, target, file)
     columns, parts = [], []
     for name in frame.columns.drop(target):
         if cells.is_empty(frame[name]):
@@ -173,15 +190,21 @@ def prepare(
         values = column.values(frame[name], file.decimal)
         if len(np.unique(values)) < 2:  # NaN counts as one
             left_out[name] = "constant"
-        elif name == "column 1" and _counts_rows(values):
-            left_out[name] = "has no name and numbers the rows"
+        elif INDEX_NAMES.fullmatch(name) and _counts_rows(values):
+            left_out[name] = "numbers the rows"
         else:
             columns.append(column)
             parts.append(values)
     if not columns:
         raise ValueError(f"{file.path} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
-    recipe = Recipe(target, tuple(columns), missing, left_out, split)
-    return _parts(recipe, np.column_stack(parts), y)
+    recipe = Recipe(target, tuple(columns), missing, left_out, split, file.spelling)
+    prepared = _parts(recipe, np.column_stack(parts), y)
+    suspects = [c.name for c, values in zip(columns, parts, strict=True) if _looks_like_an_index(c, values)]
+    notes += [
+        f"{name!r} looks like an index or an id: if it does no more than number the rows, leave it out with --ignore"
+        for name in suspects
+    ]
+    return replace(prepared, notes=(*prepared.notes, *notes), index_like=tuple(suspects))
 
 
 def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, FloatArray]:
@@ -205,7 +228,7 @@ def target_values(series: pd.Series, name: str, decimal: str) -> FloatArray:
     """The target as numbers; other kinds of targets cannot be predicted."""
     if not pd.api.types.is_float_dtype(series.dtype) and not cells.is_text(series):
         raise ValueError(f"the target {name!r} must hold numbers, got {series.dtype}")
-    return Column(name, "number").values(series, decimal)
+    return Column(name, "number", sign=cells.sign_of(series)).values(series, decimal)
 
 
 def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
@@ -225,6 +248,8 @@ def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:
     values, y, notes = _complete_rows(recipe, values, y)
     if len(y) < FEWEST_ROWS:
         raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(y)}")
+    if (y == y[0]).all():
+        raise ValueError(f"the target {recipe.target!r} is {y[0]:g} in all rows: there is nothing to predict")
     train, test = recipe.split.rows(len(y))
     empty = [name for name, gone in zip(recipe.names, np.isnan(values[train]).all(0), strict=True) if gone]
     if empty:
@@ -252,8 +277,34 @@ def _complete_rows(recipe: Recipe, values: FloatArray, y: FloatArray) -> tuple[F
     return values[kept], y[kept], notes
 
 
+def _remarks(frame: pd.DataFrame, target: str, file: TableFile) -> list[str]:
+    """What a reader should know about how numbers were read."""
+    remarks = []
+    if sign := cells.sign_of(frame[target]):
+        remarks.append(f"{target!r} is predicted without its {sign}")
+    for name in frame.columns if file.decimal == "," else []:
+        if cells.is_text(frame[name]):
+            with_mark = frame[name].dropna()
+            with_mark = with_mark[with_mark.str.contains(",", regex=False)].str.strip()
+            if len(with_mark) and with_mark.str.fullmatch(THOUSANDS.pattern).all():
+                remarks.append(
+                    f"commas in {name!r}, as in {with_mark.iloc[0]}, are read as decimal marks; if they separate"
+                    " thousands, pass --decimal ."
+                )
+    return remarks
+
+
 def _counts_rows(values: FloatArray) -> bool:
     return bool((np.diff(values) == 1.0).all()) and values[0] in (0.0, 1.0)
+
+
+def _looks_like_an_index(column: Column, values: FloatArray) -> bool:
+    """Whether all values are different whole numbers, in order or under a name as that of an id."""
+    if column.kind != "number" or (values % 1.0 != 0.0).any():  # NaN is no whole number
+        return False
+    steps = np.diff(values)
+    in_order = bool((steps > 0.0).all() or (steps < 0.0).all())
+    return in_order or (INDEX_NAMES.fullmatch(column.name) is not None and len(np.unique(values)) == len(values))
 
 
 def _listed(what: str, names: Sequence[str]) -> str:

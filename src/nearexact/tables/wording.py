@@ -12,14 +12,15 @@ from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, D
 
 NOT_COMPARED = "not compared with others"  # hyperparameters, in a summary that does not say
 VERDICTS = {
-    "exact": "This is the exact Gaussian process of all rows, not an approximation of it.",
+    "exact": "This is the exact Gaussian process of its rows, not an approximation of it.",
     "certified": f"The bounds on the log marginal likelihood are less than {CERTIFIED_GAP:g} nats per row apart: with"
     " these hyperparameters this is, for all that matters, the exact Gaussian process.",
     "converged": f"More inducing points change the bound by less than {100.0 * CONVERGED_CHANGE:g} % of what the model"
     " explains: with these hyperparameters no more is to be expected from them.",
     "not reached": "A limit came before the model was near to the exact Gaussian process: with more time or memory it"
     " would become better.",
-    "no better than noise": "The model does no better than a constant: these columns do not explain the target.",
+    "no better than noise": "The model does no better than a constant, and a search from several starts found"
+    " nothing better: these columns do not explain the target.",
 }
 SO_FAR = "The model does no better than a constant so far."
 DOUBTS = {
@@ -43,7 +44,7 @@ def method_words(record: dict[str, Any]) -> str:
     if method == "sparse":
         return f"sparse GP with {record['m']} inducing points"
     ways = {"cholesky": "", "iterative": ", by conjugate gradients"}
-    return f"exact GP on all rows{ways[method]}" if method in ways else f"GP by the method {method}"
+    return f"exact GP{ways[method]}" if method in ways else f"GP by the method {method}"
 
 
 def verdict_words(record: dict[str, Any]) -> str:

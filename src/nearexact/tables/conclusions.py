@@ -1,0 +1,201 @@
+"""What a fit amounts to, in plain words, before any figure: is it good, are its intervals honest, would more time or
+more rows help, what to do next.
+
+All of it follows from the summary of the fit, so that a model file tells the same as the command that wrote it. Green
+("good") is only what is clearly better than a linear model on rows that were kept back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nearexact.certificate import NEAR_EXACT, Doubt, Kind
+from nearexact.tables.number_text import percent
+from nearexact.tables.wording import DOUBTS, SO_FAR
+
+Record = dict[str, Any]  # as `Summary.to_json` gives it
+
+CLEAR_LEAD = 2.0  # standard errors by which a mean squared error must be lower to be clearly so
+FEW_TEST_ROWS, FEW_FOR_INTERVALS = 10, 20  # with fewer, nothing is clear
+# Levels of intervals that are looked at, and how far the share of targets in them may be off besides chance.
+INTERVALS = {"0.95": 0.02, "0.8": 0.05, "0.5": 0.05}
+MOSTLY_NOISE, PARTLY_NOISE = 0.9, 0.7  # of the mean squared error: then more rows can change hardly anything, or little
+FEW_ROWS_PER_INPUT = 10
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """A question that readers have, and its answer: in a word or two, which are coloured by their kind, and in full."""
+
+    question: str
+    word: str
+    kind: Kind
+    text: str
+
+
+def conclusions(record: Record) -> list[Conclusion]:
+    """The answers, the most important first."""
+    quality = _quality(record)
+    is_good = quality.kind == "good"
+    return [quality, _intervals(record, is_good), _more(record), _next_steps(record, quality)]
+
+
+def nothing_learnt(record: Record) -> bool:
+    """Whether the model explains no more than a constant."""
+    return bool(record["verdict"] == "no better than noise")
+
+
+def _quality(record: Record) -> Conclusion:
+    answer = _answer_to("Is it good?")
+    if nothing_learnt(record):
+        return answer("nothing learnt", "plain", " ".join([*_errors(record), SO_FAR, *_tried(record)]))
+    if not record["scores"]:
+        return answer("not tested", "plain", "No rows were kept back, so nothing is known about errors on new rows.")
+    _, linear, mean = record["scores"]
+    errors = " ".join(_errors(record))
+    if record["rows_test"] < FEW_TEST_ROWS:
+        return answer("too few test rows", "plain", f"{errors} So few rows cannot tell what is better.")
+    if _lead(linear) <= -CLEAR_LEAD:
+        return answer("a linear model is better", "bad", errors)
+    if _lead(mean) < CLEAR_LEAD:
+        return answer("no clear gain over the mean", "open", f"{errors} The difference may be chance.")
+    if _lead(linear) < CLEAR_LEAD:
+        return answer("a linear model does as well", "open", f"{errors} The difference may be chance.")
+    return answer("better than a linear model", "good", errors)
+
+
+def _errors(record: Record) -> list[str]:
+    """How large errors are next to those of simple predictors; nothing without test rows."""
+    if not record["scores"]:
+        return []
+    model, linear, mean = (score["rmse"] for score in record["scores"])
+    by_linear, by_mean = (_compared(model, other) for other in (linear, mean))
+    return [
+        f"On {record['rows_test']} rows that were kept back, its errors are {by_linear} those of a linear model, and"
+        f" {by_mean} those of always predicting the mean."
+    ]
+
+
+def _compared(error: float, other: float) -> str:
+    change = error / other - 1.0 if other > 0.0 else math.inf
+    if abs(change) < 0.005:
+        return "as large as"
+    if change > 1.0:
+        return "more than twice as large as"
+    return f"{percent(change)} larger than" if change > 0.0 else f"{percent(-change)} smaller than"
+
+
+def _lead(score: Record) -> float:
+    """Standard errors by which the model is better; none in summaries of earlier releases, where nothing is clear."""
+    lead = score.get("model_lead")
+    return 0.0 if lead is None else float(lead)
+
+
+def _tried(record: Record) -> list[str]:
+    """What was tried before nothing was found, and whether that was enough to say so."""
+    evidence, kernels = record.get("evidence"), {trial["kernel"] for trial in record["tried"] if trial.get("rows")}
+    tried = f"{len(kernels)} kernels" if kernels else f"the kernel {record['kernel']}"
+    words = f"Tried: {tried}"
+    if evidence is not None:
+        words += f", and {evidence['starts']} starts of the optimiser on {evidence['rows']} rows"
+    if record.get("doubt"):
+        return [f"{words}.", DOUBTS[Doubt(record["doubt"])]]
+    return [f"{words}; none found more than chance would."]
+
+
+def _intervals(record: Record, is_good: bool) -> Conclusion:
+    answer, n = _answer_to("Are its intervals honest?"), record["rows_test"]
+    if not record["scores"]:
+        return answer("not tested", "plain", "Only rows that were kept back can tell.")
+    if n < FEW_FOR_INTERVALS:
+        return answer("cannot be told", "plain", f"{n} rows that were kept back are too few to tell.")
+    shares = {level: record["coverage"][level] for level in INTERVALS}
+    found = f"{percent(shares['0.95'])} of the values that were kept back lie in their 95 % interval"
+    off = {level: _deviation(float(level), share, n, INTERVALS[level]) for level, share in shares.items()}
+    if off["0.95"] < 0.0:
+        return answer("too narrow", "bad", f"Only {found}: the model is surer than it should be.")
+    if off["0.95"] > 0.0:
+        return answer("too wide", "open", f"{found}: the model is less sure than it could be.")
+    wrong = next((level for level in ("0.5", "0.8") if off[level]), None)
+    if wrong is not None:
+        size = "narrow" if off[wrong] < 0.0 else "wide"
+        also = f"but {percent(shares[wrong])} in their {percent(float(wrong))} interval: the inner ones are too {size}."
+        return answer("at 95 %, yes", "fair", f"{found}, {also}")
+    return answer("yes", "good" if is_good else "plain", f"{found}.")
+
+
+def _deviation(level: float, share: float, n: int, slack: float) -> float:
+    """How far a share is from the level it should have; 0 if chance may explain it, or if it hardly matters."""
+    chance = 2.0 * math.sqrt(level * (1.0 - level) / n)
+    return share - level if abs(share - level) > chance + slack else 0.0
+
+
+def _more(record: Record) -> Conclusion:
+    time, more_time = _more_time(record)
+    rows, more_rows = _more_rows(record)
+    wanted = [word for word, helps in (("time", more_time), ("rows", more_rows)) if helps]
+    word = f"more {' and '.join(wanted)}" if wanted else "neither"
+    return _answer_to("Would more time or more rows help?")(word, "open" if more_time else "plain", f"{time} {rows}")
+
+
+def _more_time(record: Record) -> tuple[str, bool]:
+    doubt, ended = record.get("doubt"), record["ended"]
+    if ended == "memory limit":
+        return "More time would not help, but more memory would: its limit ended the training.", False
+    if record["verdict"] in NEAR_EXACT:
+        untried = {trial["kernel"] for trial in record["tried"]} - {t["kernel"] for t in record["tried"] if t["rows"]}
+        if untried:
+            return f"More time would let {len(untried)} further kernels be tried.", True
+        return "More time would hardly help: training came to its end.", False
+    if nothing_learnt(record) and not doubt:
+        return "More time would hardly help.", False
+    if ended == "time limit" or doubt == Doubt.STILL_RISING:
+        limit = f" of {record['time_limit']}" if record.get("time_limit") else ""
+        return f"More time would help: the limit{limit} came before the best model was found.", True
+    if doubt:
+        return "More time may help: it is not certain that this is the best model.", True
+    return "More time would hardly help: training came to its end.", False
+
+
+def _more_rows(record: Record) -> tuple[str, bool]:
+    rows, inputs = record.get("rows", record["rows_train"]), record["inputs"]
+    if nothing_learnt(record):
+        few = rows < FEW_ROWS_PER_INPUT * inputs
+        return ("More rows may help: these are few for so many inputs." if few else "More rows may, if many more."), few
+    if not record["scores"]:
+        return "Whether more rows would help is not known without a test.", False
+    noise = min((record["noise_std"] / record["scores"][0]["rmse"]) ** 2, 1.0) if record["scores"][0]["rmse"] else 1.0
+    if noise >= MOSTLY_NOISE:
+        return "More rows would hardly help: nearly all of the error is noise.", False
+    if noise >= PARTLY_NOISE:
+        return "More rows would help a little: most of the error is noise.", False
+    return f"More rows would help: noise is {percent(noise)} of the squared error, and the rest falls with rows.", True
+
+
+def _next_steps(record: Record, quality: Conclusion) -> Conclusion:
+    steps = [f"leave out {name} (--ignore) if it only numbers the rows" for name in record.get("index_like", [])]
+    if _more_time(record)[1]:
+        steps.append("allow more time (--time-limit)")
+    if record["ended"] == "memory limit":
+        steps.append("allow more memory (--memory-limit)")
+    if nothing_learnt(record):
+        if not record["tried"]:
+            steps.append("try other kernels (--kernel auto)")
+        steps.append("check whether columns were read as they were meant, and look for columns that say more")
+    elif not record["scores"]:
+        steps.append("keep some rows back to test (--test-fraction 0.15)")
+    elif quality.kind == "good":
+        steps.append("predict new rows (nearexact predict)")
+    elif record["rows_test"] < FEW_TEST_ROWS:
+        steps.append("collect more rows, or keep more of them back (--test-fraction)")
+    else:
+        steps.append("take the simpler model if it is as good, or look for columns that say more")
+    text = f"{'; '.join(steps)}."
+    return _answer_to("What to do next?")("", "plain", text[0].upper() + text[1:])
+
+
+def _answer_to(question: str) -> Callable[[str, Kind, str], Conclusion]:
+    return lambda word, kind, text: Conclusion(question, word, kind, text)

@@ -1,0 +1,82 @@
+"""What `predict` computes for each piece of a file. It needs torch, which mistakes in options and files do not."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nearexact.certifying_predictions import needs_training_data, noisy_std_bounds
+from nearexact.estimators import GPRegressor, SGPRegressor
+from nearexact.tables.dialect import Spelling
+from nearexact.tables.predicting import BOUNDS, PREDICTIONS
+from nearexact.tables.reading import open_table
+from nearexact.tables.recipe import Recipe, training_rows
+
+LEAST_SECONDS = 1e-3  # where the time is up: then bounds are those of the prior
+
+Model = SGPRegressor | GPRegressor
+
+
+class Predictor:
+    """The columns of predictions for pieces of a file."""
+
+    columns: tuple[str, ...] = PREDICTIONS
+
+    def __init__(self, model: Model, recipe: Recipe, level: float) -> None:
+        self.model, self.recipe, self.margin = model, recipe, NormalDist().inv_cdf(0.5 + level / 2.0)
+
+    def predictions(self, values: np.ndarray) -> np.ndarray:
+        """A row of columns for each row; NaN, which is written as nothing, where a value is missing."""
+        predictions = np.full((len(values), len(self.columns)), np.nan)
+        whole = ~np.isnan(values).any(1)
+        if whole.any():
+            frame = self.recipe.frame(values[whole])
+            mean, std = self.model.predict(frame, return_std=True)
+            columns = [mean, std, mean - self.margin * std, mean + self.margin * std, *self.bounds(frame)]
+            predictions[whole] = np.column_stack(columns)
+        return predictions
+
+    def bounds(self, frame: pd.DataFrame) -> list[np.ndarray]:
+        """Columns besides."""
+        return []
+
+
+class Certifier(Predictor):
+    """The same with bounds, each piece with an equal share of the time."""
+
+    columns = PREDICTIONS + BOUNDS
+
+    def __init__(
+        self, model: Model, recipe: Recipe, level: float, data: dict[str, Any], seconds: float, pieces: int
+    ) -> None:
+        super().__init__(model, recipe, level)
+        self.data, self.end, self.pieces = data, time.perf_counter() + seconds, pieces
+
+    def bounds(self, frame: pd.DataFrame) -> list[np.ndarray]:
+        """Those of the exact GP's mean, and of its std of a new observation."""
+        seconds = max((self.end - time.perf_counter()) / max(self.pieces, 1), LEAST_SECONDS)
+        self.pieces -= 1
+        certified = self.model.certify_predictions(frame, time_limit=seconds, **self.data)
+        return [certified.mean_error, *noisy_std_bounds(self.model, certified)]
+
+
+def training_data(
+    model: Model, recipe: Recipe, path: str | os.PathLike[str] | None, spelling: Spelling
+) -> dict[str, Any]:
+    """What the model must be given of the rows that it was trained on."""
+    if not needs_training_data(model):
+        return {}
+    if path is None:
+        raise ValueError(
+            "a sparse model does not hold its training data: pass the file that it was fitted to as training_data"
+            " (--training-data)"
+        )
+    file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target], usual=recipe.spelling)
+    values, y = training_rows(file, recipe, model.certificate_.n)
+    return {"X_train": recipe.frame(values), "y_train": y}
