@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import nearexact
 
-QUICK = ["--kernel", "se", "--time-limit", "20s"]
+QUICK = ["--kernel", "se", "--time-limit", "20s", "--no-refit"]
 
 
 def command(*arguments: object, program: tuple[str, ...] = ("-m", "nearexact.cli")) -> subprocess.CompletedProcess[str]:

@@ -16,4 +16,4 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     y = 100.0 * np.sin(2.0 * X[:, 0]) + 20.0 * X[:, 1] + 10.0 * rng.normal(size=200)
     path = tmp_path_factory.mktemp("summary") / "data.parquet"
     pd.DataFrame({"wavy": X[:, 0], "straight": X[:, 1], "none": X[:, 2], "y": y}).to_parquet(path)
-    return fit(path, "y", kernel="se", time_limit="20s", test_fraction=0.3)
+    return fit(path, "y", kernel="se", time_limit="20s", test_fraction=0.3, refit=False)

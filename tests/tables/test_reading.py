@@ -71,7 +71,7 @@ def test_pieces_are_what_the_csv_module_reads(
     path = tmp_path_factory.mktemp("csv") / "t.csv"
     path.write_bytes(text.getvalue().encode())
     file = open_table(path, Spelling(delimiter=delimiter, header=True))
-    pieces = list(file.pieces(["price", "name"], rows=2))
+    pieces = [piece.frame for piece in file.pieces(["price", "name"], rows=2)]
     found = pd.concat(pieces, ignore_index=True)
     expected = [[row[2], row[0]] for row in csv.reader(io.StringIO(path.read_text(), newline=""), delimiter=delimiter)]
     assert max(map(len, pieces)) <= 2
@@ -112,7 +112,7 @@ def test_a_sample_is_enough(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", "a;b\n" + '"x, y\n, z";1,5\n' * 40_000)
     file = open_table(path)
     assert (file.columns, file.decimal) == (("a", "b"), ",")
-    assert sum(len(piece) for piece in file.pieces(["b"])) == 40_000
+    assert sum(len(piece.frame) for piece in file.pieces(["b"])) == 40_000
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_parquet_in_pieces_without_the_index_of_pandas(tmp_path: Path) -> None:
     pd.DataFrame({"a": range(10), "b": list("abcdefghij")}, index=range(5, 15)).to_parquet(tmp_path / "t.parquet")
     file = open_table(tmp_path / "t.parquet")
     assert file.columns == ("a", "b")
-    pieces = list(file.pieces(["b", "a"], rows=4))
+    pieces = [piece.frame for piece in file.pieces(["b", "a"], rows=4)]
     assert [len(piece) for piece in pieces] == [4, 4, 2]
     assert pd.concat(pieces)["b"].tolist() == list("abcdefghij")
 
@@ -155,7 +155,7 @@ def test_files_without_rows(tmp_path: Path) -> None:
     pd.DataFrame({"a": [1.0]})[:0].to_parquet(tmp_path / "t.parquet")
     for path in (tmp_path / "t.parquet", written(tmp_path / "t.csv", "a\n")):
         (piece,) = open_table(path).pieces(["a"])
-        assert piece.shape == (0, 1)
+        assert piece.frame.shape == (0, 1)
 
 
 # ---- what cannot be read ---------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ from nearexact.tables.recipe import Prepared, Recipe, Split, prepare, training_r
 
 FRAME = pd.DataFrame(
     {
-        "age": ["1", "2", None, "4", "5", "6", "7", "8"],
-        "city": ["a", "b", "c", "a", None, "b", "c", "c"],
-        "when": pd.date_range("2020-01-01", periods=8).astype(str),
-        "y": ["1.5", "2", "3", "4", "5", None, "7", "8"],
-        "empty": [None] * 8,
-        "same": ["x"] * 8,
+        "age": ["1", "2", None, "4", "5", "6", "7", "8", "3", "9", "6", "5", "1", "2"],
+        "city": ["a", "b", "c", "a", None, "b", "c", "c", "a", "b", "c", "a", "b", "c"],
+        "when": pd.date_range("2020-01-01", periods=14).astype(str),
+        "y": ["1.5", "2", "3", "4", "5", None, "7", "8", "9", "10", "11", "12", "13", "14"],
+        "empty": [None] * 14,
+        "same": ["x"] * 14,
     }
 )
 
@@ -42,7 +42,7 @@ def test_missing_values_are_an_error_that_counts_them(tmp_path: Path) -> None:
 
 def test_rows_with_missing_values_dropped(tmp_path: Path) -> None:
     table = prepared(tmp_path, missing="drop", split=Split(0.0))
-    assert table.y_train.tolist() == [1.5, 2.0, 4.0, 7.0, 8.0]
+    assert table.y_train.tolist() == [1.5, 2.0, 4.0, *range(7, 15)]
     assert not len(table.y_test)
     assert set(table.notes) == {
         "dropped 1 rows without a target",
@@ -56,11 +56,11 @@ def test_missing_values_filled_from_the_rows_to_train_on(tmp_path: Path) -> None
     table = prepared(tmp_path, missing="median", split=Split(0.3, seed=1))
     names = table.recipe.names
     known = table.train[:, names.index("age")]
-    train = Split(0.3, seed=1).rows(7)[0]
+    train = Split(0.3, seed=1).rows(13)[0]
     ages = FRAME["age"][FRAME["y"].notna()].astype(float).to_numpy()[train]
     np.testing.assert_array_equal(known, np.where(np.isnan(ages), np.nanmedian(ages), ages))
     assert "filled in 1 cells of 'age', 1 cells of 'city'" in table.notes
-    assert len(table.y_train) + len(table.y_test) == 7  # a target is never made up
+    assert len(table.y_train) + len(table.y_test) == 13  # a target is never made up
 
 
 def test_inputs_by_name_in_any_order(tmp_path: Path) -> None:
@@ -87,7 +87,8 @@ def test_inputs_by_name_in_any_order(tmp_path: Path) -> None:
         ({"y": [1, 2, 3]}, {}, "has no column to learn from besides the target 'y'"),
         ({"x": [1, 1, 1], "y": [1, 2, 3]}, {}, r"besides the target 'y' \('x' is constant\)"),
         ({"x": [1, 2, 3], "y": ["a", "b", "c"]}, {}, "column 'y' has 'a' in row 1, where a finite number is expected"),
-        ({"x": [1, 2], "y": [1, 2]}, {}, "at least 3 rows without missing values are needed, got 2"),
+        ({"x": range(9), "y": range(9)}, {}, "at least 10 rows without missing values are needed, got 9"),
+        ({"x": range(10), "y": [0.5] * 10}, {}, "the target 'y' is 0.5 in all rows: there is nothing to predict"),
         ({"x": [1, 2, 3], "y": [1, 2, 3]}, {"ignore": ["q"]}, "has no column 'q'"),
         ({"x": [1, 2, 3], "y": [1, 2, 3]}, {"ignore": ["y"]}, "is the target and cannot be ignored"),
         ({"x": [1, 2, 3], "y": [1, 2, 3]}, {"missing": "mean"}, "missing must be one of error, drop, median"),
@@ -106,7 +107,7 @@ def test_a_column_that_numbers_the_rows_is_no_input(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "t.csv")  # with pandas' index as a column without a name
     table = prepare(open_table(tmp_path / "t.csv"), "y")
     assert table.recipe.names == ["x"]
-    assert table.recipe.left_out == {"column 1": "has no name and numbers the rows"}
+    assert table.recipe.left_out == {"column 1": "numbers the rows"}
 
 
 @pytest.mark.parametrize("missing", ["drop", "median"])

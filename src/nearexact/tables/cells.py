@@ -63,7 +63,7 @@ def numbers(cells: pd.Series, decimal: str, sign: str = "") -> tuple[FloatArray,
         return _floats(cells), np.zeros(len(cells), dtype=bool)
     text = unsigned(cells, sign) if sign else cells
     text = text.str.translate(SWAPPED) if decimal == "," else text
-    values = _floats(pd.to_numeric(text, errors="coerce"))
+    values = _floats(pd.to_numeric(text, errors="coerce")).copy()
     wrong = np.isnan(values) & cells.notna().to_numpy()
     if wrong.any():
         values[wrong] = [_grouped(cell) for cell in text[wrong]]

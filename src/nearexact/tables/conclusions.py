@@ -14,13 +14,13 @@ from typing import Any
 
 from nearexact.certificate import NEAR_EXACT, Doubt, Kind
 from nearexact.tables.number_text import percent
-from nearexact.tables.wording import DOUBTS, SO_FAR
+from nearexact.tables.wording import DOUBTS
 
 Record = dict[str, Any]  # as `Summary.to_json` gives it
 
 CLEAR_LEAD = 2.0  # standard errors by which a mean squared error must be lower to be clearly so
 FEW_TEST_ROWS, FEW_FOR_INTERVALS = 10, 20  # with fewer, nothing is clear
-# Levels of intervals that are looked at, and how far the share of targets in them may be off besides chance.
+# Levels of intervals that are looked at, and how far the share of targets in them may be off even if not by chance.
 INTERVALS = {"0.95": 0.02, "0.8": 0.05, "0.5": 0.05}
 MOSTLY_NOISE, PARTLY_NOISE = 0.9, 0.7  # of the mean squared error: then more rows can change hardly anything, or little
 FEW_ROWS_PER_INPUT = 10
@@ -40,7 +40,7 @@ def conclusions(record: Record) -> list[Conclusion]:
     """The answers, the most important first."""
     quality = _quality(record)
     is_good = quality.kind == "good"
-    return [quality, _intervals(record, is_good), _more(record), _next_steps(record, quality)]
+    return [quality, _intervals(record, is_good), _more(record, is_good), _next_steps(record, quality)]
 
 
 def nothing_learnt(record: Record) -> bool:
@@ -51,7 +51,7 @@ def nothing_learnt(record: Record) -> bool:
 def _quality(record: Record) -> Conclusion:
     answer = _answer_to("Is it good?")
     if nothing_learnt(record):
-        return answer("nothing learnt", "plain", " ".join([*_errors(record), SO_FAR, *_tried(record)]))
+        return answer("nothing learnt", "plain", " ".join([*_errors(record), *_tried(record)]))
     if not record["scores"]:
         return answer("not tested", "plain", "No rows were kept back, so nothing is known about errors on new rows.")
     _, linear, mean = record["scores"]
@@ -103,7 +103,7 @@ def _tried(record: Record) -> list[str]:
         words += f", and {evidence['starts']} starts of the optimiser on {evidence['rows']} rows"
     if record.get("doubt"):
         return [f"{words}.", DOUBTS[Doubt(record["doubt"])]]
-    return [f"{words}; none found more than chance would."]
+    return [f"{words}; nothing explains more than chance would."]
 
 
 def _intervals(record: Record, is_good: bool) -> Conclusion:
@@ -130,12 +130,12 @@ def _intervals(record: Record, is_good: bool) -> Conclusion:
 def _deviation(level: float, share: float, n: int, slack: float) -> float:
     """How far a share is from the level it should have; 0 if chance may explain it, or if it hardly matters."""
     chance = 2.0 * math.sqrt(level * (1.0 - level) / n)
-    return share - level if abs(share - level) > chance + slack else 0.0
+    return share - level if abs(share - level) > max(chance, slack) else 0.0
 
 
-def _more(record: Record) -> Conclusion:
+def _more(record: Record, is_good: bool) -> Conclusion:
     time, more_time = _more_time(record)
-    rows, more_rows = _more_rows(record)
+    rows, more_rows = _more_rows(record, is_good)
     wanted = [word for word, helps in (("time", more_time), ("rows", more_rows)) if helps]
     word = f"more {' and '.join(wanted)}" if wanted else "neither"
     return _answer_to("Would more time or more rows help?")(word, "open" if more_time else "plain", f"{time} {rows}")
@@ -160,13 +160,13 @@ def _more_time(record: Record) -> tuple[str, bool]:
     return "More time would hardly help: training came to its end.", False
 
 
-def _more_rows(record: Record) -> tuple[str, bool]:
+def _more_rows(record: Record, is_good: bool) -> tuple[str, bool]:
+    """Noise is known only of a model that has found what there is."""
     rows, inputs = record.get("rows", record["rows_train"]), record["inputs"]
-    if nothing_learnt(record):
-        few = rows < FEW_ROWS_PER_INPUT * inputs
-        return ("More rows may help: these are few for so many inputs." if few else "More rows may, if many more."), few
-    if not record["scores"]:
-        return "Whether more rows would help is not known without a test.", False
+    if rows < FEW_ROWS_PER_INPUT * inputs:
+        return f"More rows would help: {rows} are few for {inputs} {'input' if inputs == 1 else 'inputs'}.", True
+    if not is_good:
+        return "Whether more rows would help cannot be told from this model.", False
     noise = min((record["noise_std"] / record["scores"][0]["rmse"]) ** 2, 1.0) if record["scores"][0]["rmse"] else 1.0
     if noise >= MOSTLY_NOISE:
         return "More rows would hardly help: nearly all of the error is noise.", False

@@ -1,4 +1,5 @@
-"""The page about a fit: bounds, predictions next to targets, calibration, residuals, relevance, partial dependence.
+"""The page about a fit: what it amounts to, predictions next to targets, calibration, residuals, relevance, partial
+dependence, bounds.
 
 Everything is in one file. Names come from the user's file and may be anything: the template escapes them, and `_text`
 does where Plotly would read them as markup.
@@ -7,15 +8,17 @@ does where Plotly would read them as markup.
 from __future__ import annotations
 
 import html
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import norm
 
 from nearexact import pages
-from nearexact.certificate import VERDICT_KINDS
+from nearexact.certificate import VERDICT_KINDS, Kind
+from nearexact.tables.conclusions import conclusions, nothing_learnt
 from nearexact.tables.evaluation import Evaluation
 from nearexact.tables.kernel_choice import EQUAL_LIKELIHOODS
+from nearexact.tables.number_text import number, seconds
 from nearexact.tables.partial_dependence import Dependence, partial_dependence
 from nearexact.tables.prediction_distance import prediction_distance
 from nearexact.tables.summary import Summary
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 2000  # in a chart
 MOST_CURVES = 6
+LEAST_RELEVANCE = 0.01  # of a column with a curve: below, it is flat
 MOST_BARS = 20
 BLUE, ORANGE, GREY, BAND = "#3f87c9", "#d9822b", "#8a94a0", "rgba(63,135,201,0.22)"
 
@@ -38,7 +42,9 @@ def fit_page(fitted: Fitted) -> str:
         raise ValueError("a fit that was interrupted has no page")
     summary = fitted.summary
     values = np.concatenate([fitted.prepared.train, fitted.prepared.test])
-    relevant = [entry.column for entry in summary.relevance[:MOST_CURVES] if entry.relevance > 0.0]
+    record = summary.to_json()
+    answers, learnt = conclusions(record), not nothing_learnt(record)
+    relevant = [e.column for e in summary.relevance[:MOST_CURVES] if e.relevance >= LEAST_RELEVANCE and learnt]
     curves = [partial_dependence(fitted.model, fitted.prepared.recipe, values, name) for name in relevant]
     is_sparse = fitted.model.method_ == "sparse"
     figures = {
@@ -47,17 +53,24 @@ def fit_page(fitted: Fitted) -> str:
         "predicted": _predicted(fitted.evaluation, summary.target),
         "calibration": _calibration(fitted.evaluation),
         "residuals": _residuals(fitted.evaluation, summary.target),
-        "relevance": _relevance(summary),
+        **({"relevance": _relevance(summary)} if learnt else {}),
         **{f"curve-{i}": _curve(curve, summary.target) for i, curve in enumerate(curves)},
     }
     return pages.render(
         "fit.html",
         charts=True,
         title=f"How well {summary.target} can be predicted",
-        summary=summary.to_json(),
-        method=method_words(summary.to_json()),
+        summary=record,
+        answers=answers,
+        learnt=learnt,
+        is_good=answers[0].kind == "good",
+        number=number,
+        seconds=seconds,
+        method=method_words(record),
         is_sparse=is_sparse,
-        verdict={"kind": VERDICT_KINDS[summary.verdict], "words": verdict_words(summary.to_json())},
+        verdict={"kind": _verdict_kind(summary.verdict, answers[0].kind), "words": verdict_words(record)},
+        trials=_trials(summary),
+        most_bars=MOST_BARS,
         equal_likelihoods=EQUAL_LIKELIHOODS,
         rows="test rows" if fitted.evaluation.tested else "rows that it was trained on: none were kept back to test",
         tested=fitted.evaluation.tested,
@@ -66,10 +79,23 @@ def fit_page(fitted: Fitted) -> str:
             [column.name, column.description(), ", ".join(column.inputs)] for column in fitted.prepared.recipe.columns
         ]
         + [[name, f"left out: {reason}", ""] for name, reason in fitted.prepared.recipe.left_out.items()],
-        repaired=repair_line(summary.to_json()),
+        repaired=repair_line(record),
         curves=[curve.column for curve in curves],
         figures={name: pages.as_json(figure) for name, figure in figures.items()},
     )
+
+
+def _verdict_kind(verdict: str, quality: Kind) -> Kind:
+    """The colour of a verdict; green only where the model is good, since the exact GP may be of no use either."""
+    kind = VERDICT_KINDS[verdict]
+    return "plain" if kind == "good" and quality != "good" else kind
+
+
+def _trials(summary: Summary) -> str:
+    """How many kernels were tried."""
+    tried = {trial.kernel for trial in summary.tried if trial.has_likelihood}
+    others = {trial.kernel for trial in summary.tried} - tried
+    return f"{len(tried)} kernels were compared" + (f", {len(others)} were not" if others else "")
 
 
 def _bounds(fitted: Fitted, along: str, title: str, *, log: bool) -> dict[str, Any]:
@@ -115,7 +141,7 @@ def _residuals(evaluation: Evaluation, target: str) -> dict[str, Any]:
     rows = _some(len(evaluation.y))
     mean = evaluation.mean[rows]
     residuals = (evaluation.y[rows] - mean) / evaluation.std[rows]
-    ends, edge = [float(mean.min()), float(mean.max())], float(norm.ppf(0.975))
+    ends, edge = [float(mean.min()), float(mean.max())], NormalDist().inv_cdf(0.975)
     edges = [_line(ends, [sign * edge] * 2, "95 %", GREY, dash=True) for sign in (-1, 1)]
     return _figure(
         [*edges, _points(mean, residuals)],
@@ -169,7 +195,9 @@ def _curve(curve: Dependence, target: str) -> dict[str, Any]:
         "line": {"width": 0},
         "hoverinfo": "skip",
     }
-    return _figure([band, _line(places, curve.mean.tolist(), "average prediction", BLUE, markers=False)], axis, y_axis)
+    only_one = len(places) == 1  # a line would not be seen
+    line = _line(places, curve.mean.tolist(), "average prediction", BLUE, markers=only_one)
+    return _figure([band, line], axis, y_axis)
 
 
 def _figure(
@@ -177,7 +205,9 @@ def _figure(
 ) -> dict[str, Any]:
     layout: dict[str, Any] = {"xaxis": xaxis, "yaxis": yaxis}
     if legend:
+        # Above the plot, and below the place where the toolbar comes up.
         layout |= {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}}
+        layout |= {"margin": {"l": 56, "r": 12, "t": 64, "b": 44}}
     return {"data": traces, "layout": layout}
 
 

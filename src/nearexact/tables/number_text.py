@@ -9,9 +9,11 @@ LARGEST, SMALLEST = 1e9, 1e-4  # in size, without an exponent
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """A number with so many significant digits; whole digits are never rounded away."""
+    """A number with so many significant digits; whole digits are never rounded away, nor is anything of a count."""
     if value is None or math.isnan(value):
         return "none"
+    if isinstance(value, int):
+        return f"{value:,}"
     if value == 0.0 or math.isinf(value):
         return f"{value:g}"
     if not SMALLEST <= abs(value) < LARGEST:

@@ -14,6 +14,7 @@ from nearexact.tables.predicting import checked_recipe
 from nearexact.tables.recipe import RECIPE, Recipe
 from nearexact.tables.wording import NOT_COMPARED, method_words, verdict_words
 
+LABEL = 18  # columns for the names of figures
 WIDTH = 100  # of lines that say something in words
 SHOWN_NUMBERS = 12  # of a kernel's parameter
 SHOWN_COLUMNS = 12
@@ -68,7 +69,7 @@ def _figures(summary: dict[str, Any]) -> list[str]:
         lines.append("no test rows: no figures for new data")
     lines += [
         _entry("certificate", certificate_line(summary)),
-        _entry("", verdict_words(summary)),
+        *_wrapped(verdict_words(summary)),
         _entry("hyperparameters", summary.get("about_theta", NOT_COMPARED)),
         _entry("noise", f"standard deviation {number(summary['noise_std'])}"),
         *([] if nothing_learnt(summary) else [_entry("what matters", relevance_line(summary["relevance"]))]),
@@ -143,7 +144,7 @@ def model_lines(header: ModelHeader) -> list[str]:
         _entry("kernel", printable(kernel_text(header.entries["kernel"], SHOWN_NUMBERS))),
         _entry("noise variance", f"{number(facts['noise_variance'])} (targets standardised)"),
         _entry("certificate", certificate_line(facts)),
-        _entry("", verdict_words(facts)),
+        *_wrapped(verdict_words(facts)),
         _entry("hyperparameters", facts["about_theta"]),
     ]
     if recipe is None:
@@ -185,4 +186,8 @@ def _recipe(header: ModelHeader) -> Recipe | None:
 
 
 def _entry(name: str, text: str) -> str:
-    return f"{name:<18}{text}"
+    return f"{name:<{LABEL}}{text}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=" " * LABEL, subsequent_indent=" " * LABEL)
