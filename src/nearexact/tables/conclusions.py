@@ -24,6 +24,7 @@ FEW_TEST_ROWS, FEW_FOR_INTERVALS = 10, 20  # with fewer, nothing is clear
 INTERVALS = {"0.95": 0.02, "0.8": 0.05, "0.5": 0.05}
 MOSTLY_NOISE, PARTLY_NOISE = 0.9, 0.7  # of the mean squared error: then more rows can change hardly anything, or little
 FEW_ROWS_PER_INPUT = 10
+HELPS = {True: "yes", False: "hardly", None: "not clear"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,14 @@ class Conclusion:
 def conclusions(record: Record) -> list[Conclusion]:
     """The answers, the most important first."""
     quality = _quality(record)
-    is_good = quality.kind == "good"
-    return [quality, _intervals(record, is_good), _more(record, is_good), _next_steps(record, quality)]
+    intervals = _intervals(record, quality.kind == "good")
+    more = _more(record, is_sound(quality, intervals))
+    return [quality, intervals, more, _next_steps(record, quality, intervals)]
+
+
+def is_sound(quality: Conclusion, intervals: Conclusion) -> bool:
+    """Whether a model can be believed about the size of the noise: it is good, and knows how good."""
+    return quality.kind == "good" and intervals.kind != "bad"
 
 
 def nothing_learnt(record: Record) -> bool:
@@ -133,11 +140,10 @@ def _deviation(level: float, share: float, n: int, slack: float) -> float:
     return share - level if abs(share - level) > max(chance, slack) else 0.0
 
 
-def _more(record: Record, is_good: bool) -> Conclusion:
+def _more(record: Record, sound: bool) -> Conclusion:
     time, more_time = _more_time(record)
-    rows, more_rows = _more_rows(record, is_good)
-    wanted = [word for word, helps in (("time", more_time), ("rows", more_rows)) if helps]
-    word = f"more {' and '.join(wanted)}" if wanted else "neither"
+    rows, more_rows = _more_rows(record, sound)
+    word = f"time: {HELPS[more_time]}, rows: {HELPS[more_rows]}"
     return _answer_to("Would more time or more rows help?")(word, "open" if more_time else "plain", f"{time} {rows}")
 
 
@@ -160,13 +166,12 @@ def _more_time(record: Record) -> tuple[str, bool]:
     return "More time would hardly help: training came to its end.", False
 
 
-def _more_rows(record: Record, is_good: bool) -> tuple[str, bool]:
-    """Noise is known only of a model that has found what there is."""
+def _more_rows(record: Record, sound: bool) -> tuple[str, bool | None]:
     rows, inputs = record.get("rows", record["rows_train"]), record["inputs"]
     if rows < FEW_ROWS_PER_INPUT * inputs:
         return f"More rows would help: {rows} are few for {inputs} {'input' if inputs == 1 else 'inputs'}.", True
-    if not is_good:
-        return "Whether more rows would help cannot be told from this model.", False
+    if not sound:
+        return "Whether more rows would help cannot be told from this model.", None
     noise = min((record["noise_std"] / record["scores"][0]["rmse"]) ** 2, 1.0) if record["scores"][0]["rmse"] else 1.0
     if noise >= MOSTLY_NOISE:
         return "More rows would hardly help: nearly all of the error is noise.", False
@@ -175,7 +180,7 @@ def _more_rows(record: Record, is_good: bool) -> tuple[str, bool]:
     return f"More rows would help: noise is {percent(noise)} of the squared error, and the rest falls with rows.", True
 
 
-def _next_steps(record: Record, quality: Conclusion) -> Conclusion:
+def _next_steps(record: Record, quality: Conclusion, intervals: Conclusion) -> Conclusion:
     steps = [f"leave out {name} (--ignore) if it only numbers the rows" for name in record.get("index_like", [])]
     if _more_time(record)[1]:
         steps.append("allow more time (--time-limit)")
@@ -193,6 +198,8 @@ def _next_steps(record: Record, quality: Conclusion) -> Conclusion:
         steps.append("collect more rows, or keep more of them back (--test-fraction)")
     else:
         steps.append("take the simpler model if it is as good, or look for columns that say more")
+    if intervals.kind == "bad" and not nothing_learnt(record):
+        steps.append("do not rely on its intervals, and look at the chart of residuals for outliers")
     text = f"{'; '.join(steps)}."
     return _answer_to("What to do next?")("", "plain", text[0].upper() + text[1:])
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from nearexact import pages
 from nearexact.certificate import VERDICT_KINDS, Kind
-from nearexact.tables.conclusions import conclusions, nothing_learnt
+from nearexact.tables.conclusions import conclusions, is_sound, nothing_learnt
 from nearexact.tables.evaluation import Evaluation
 from nearexact.tables.kernel_choice import EQUAL_LIKELIHOODS
 from nearexact.tables.number_text import number, seconds
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 MOST_POINTS = 2000  # in a chart
 MOST_CURVES = 6
 LEAST_RELEVANCE = 0.01  # of a column with a curve: below, it is flat
-MOST_BARS = 20
+MOST_BARS, FEW_BARS = 20, 12  # the latter with names in the usual size
+FEW_POINTS = 20  # which are drawn larger
 BLUE, ORANGE, GREY, BAND = "#3f87c9", "#d9822b", "#8a94a0", "rgba(63,135,201,0.22)"
 
 
@@ -63,7 +64,7 @@ def fit_page(fitted: Fitted) -> str:
         summary=record,
         answers=answers,
         learnt=learnt,
-        is_good=answers[0].kind == "good",
+        sound=is_sound(answers[0], answers[1]),
         number=number,
         seconds=seconds,
         method=method_words(record),
@@ -162,9 +163,10 @@ def _relevance(summary: Summary) -> dict[str, Any]:
         "hovertemplate": "%{x:.3f} %{hovertext}<extra></extra>",
         "marker": {"color": BLUE},
     }
-    return _figure(
-        [bars], {"title": {"text": "relevance"}, "range": [0, 1.05]}, {"type": "category", "ticksuffix": " "}
-    )
+    names = {"type": "category", "ticksuffix": " ", "dtick": 1}  # all of them
+    if len(shown) > FEW_BARS:
+        names["tickfont"] = {"size": 9}
+    return _figure([bars], {"title": {"text": "relevance"}, "range": [0, 1.05]}, names)
 
 
 def _curve(curve: Dependence, target: str) -> dict[str, Any]:
@@ -221,12 +223,14 @@ def _line(x: list[Any], y: list[float], name: str, colour: str, *, dash: bool = 
         "y": y,
         "name": name,
         "line": line,
+        "marker": {"size": 10 if len(x) == 1 else 6},
         "hoverinfo": "skip" if dash else "all",
     }
 
 
 def _points(x: FloatArray, y: FloatArray) -> dict[str, Any]:
-    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": {"color": BLUE, "size": 5, "opacity": 0.6}}
+    marker = {"color": BLUE, "size": 9 if len(x) <= FEW_POINTS else 5, "opacity": 0.6}
+    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker}
 
 
 def _some(n: int) -> Any:
