@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -87,6 +89,59 @@ def test_mistakes_are_one_line_and_status_2(
     assert message in error
     assert error.startswith("nearexact: ")
     assert error.count("\n") == 1
+
+
+def test_the_package_is_the_command_too() -> None:
+    for arguments in (["-m", "nearexact", "--version"], ["-m", "nearexact.cli", "--version"]):
+        result = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+        assert result.stdout == f"nearexact {version('nearexact')}\n"
+
+
+QUICK_ANSWERS = {
+    "show model.nx": 0,
+    "show none.nx": 2,
+    "show t.csv": 2,
+    "fit none.csv --target y -o m.nx": 2,
+    "fit t.csv --target none -o m.nx": 2,
+    "fit t.csv --target y -o m.nx --kernel none": 2,
+    "fit t.csv --target y -o m.nx --time-limit soon": 2,
+    "fit t.csv": 2,
+    "predict none.nx t.csv -o o.csv": 2,
+    "predict model.nx none.csv -o o.csv": 2,
+    "predict model.nx t.csv -o o.csv --keep none": 2,
+    "certify model.nx none.csv": 2,
+}
+
+
+def test_models_are_shown_and_mistakes_found_before_anything_slow_is_imported(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch, scikit-learn and SciPy's statistics take seconds to import."""
+    monkeypatch.chdir(small)
+    program = [
+        "import sys",
+        "from nearexact.cli import main",
+        "for line in sys.argv[1:]:",
+        "    try: status = main(line.split())",
+        "    except SystemExit as stop: status = stop.code",
+        "    slow = {'torch', 'sklearn', 'scipy.stats'} & set(sys.modules)",
+        "    print('status', status, *slow, file=sys.stderr)",
+    ]
+    command = [sys.executable, "-c", "\n".join(program), *QUICK_ANSWERS]
+    errors = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    statuses = [line for line in errors.splitlines() if line.startswith("status ")]
+    assert statuses == [f"status {status}" for status in QUICK_ANSWERS.values()], errors
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table, and a model of it."""
+    folder = tmp_path_factory.mktemp("small")
+    rng = np.random.default_rng(0)
+    pd.DataFrame({"x": rng.normal(size=20), "y": rng.normal(size=20)}).to_csv(folder / "t.csv", index=False)
+    arguments = ["--target", "y", "-o", str(folder / "model.nx"), "--kernel", "se", "--time-limit", "0.1s", "--quiet"]
+    assert main(["fit", str(folder / "t.csv"), *arguments]) == 0
+    return folder
 
 
 def test_listings(capsys: pytest.CaptureFixture[str]) -> None:

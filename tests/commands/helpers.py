@@ -52,6 +52,8 @@ def small_files(model: Path, *, bare: bool) -> None:
     """In the present folder: a small table, a model, and if asked for one that was not fitted to a file."""
     rng = np.random.default_rng(0)
     pd.DataFrame({"x": rng.normal(size=30), "y": rng.normal(size=30)}).to_csv("t.csv", index=False)
+    pd.DataFrame({"x": range(9), "y": range(9)}).to_csv("few.csv", index=False)
+    pd.DataFrame({"x": rng.normal(size=30), "y": 3.0}).to_csv("flat.csv", index=False)
     Path("model.nx").write_bytes(model.read_bytes())
     if bare:
         nearexact.SGPRegressor(random_state=0).fit(rng.normal(size=(20, 1)), rng.normal(size=20)).save("bare.nx")

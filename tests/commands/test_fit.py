@@ -16,8 +16,12 @@ from scipy.stats import norm
 from sklearn.datasets import load_diabetes
 
 import nearexact
+from nearexact import tables
 from nearexact.cli import main
 from nearexact.gp import ExactObjective, SparseObjective
+from nearexact.gp.exact import exact_memory
+from nearexact.kernels import SquaredExponential
+from nearexact.kernels.base import as_kernel
 from nearexact.tables import load_with_recipe
 from tests.commands.helpers import QUICK, command, damaged_files, houses, linked_files, small_files
 
@@ -32,7 +36,7 @@ def test_diabetes_from_csv_to_predictions(tmp_path: Path, capsys: pytest.Capture
     assert "gap per point" in fit.stderr  # the progress display
     result = json.loads(fit.stdout)
     scores = {score["predictor"]: score for score in result["scores"]}
-    assert (result["rows_train"], result["rows_test"]) == (376, 66)
+    assert (result["rows_train"], result["rows_test"], result["rows"], result["refitted"]) == (376, 66, 442, True)
     assert scores["nearexact"]["rmse"] < 0.8 * scores["mean"]["rmse"]
     assert scores["nearexact"]["nlpd"] < scores["mean"]["nlpd"]
     assert (result["verdict"], result["method"], result["doubt"]) == ("exact", "cholesky", None)
@@ -58,10 +62,48 @@ def test_diabetes_from_csv_to_predictions(tmp_path: Path, capsys: pytest.Capture
     assert certificate["verdict"] == result["verdict"]
     assert main(["show", str(model)]) == 0
     shown = capsys.readouterr().out
-    assert "fitted to 376 rows" in shown
+    assert "fitted to 442 rows" in shown
+    assert "then trained on all 442 rows" in shown
     assert "bmi" in shown
-    assert shown.count("exact GP on all rows") == 2  # the model, and its summary
+    assert shown.count("exact GP") == 2  # the model, and its summary
+    assert shown.startswith("Is it good? ")
     assert f"hyperparameters   {result['about_theta']}" in shown
+
+
+def test_the_model_is_tested_before_it_is_trained_on_all_rows(tmp_path: Path) -> None:
+    houses(60).to_csv(tmp_path / "t.csv", index=False)
+    found = {refit: tables.fit(tmp_path / "t.csv", "price", kernel="se", refit=refit) for refit in (True, False)}
+    again, once = found[True], found[False]
+    assert (once.summary.rows, once.summary.refitted, once.model.certificate_.n) == (51, False, 51)
+    assert (again.summary.rows, again.summary.refitted, again.model.certificate_.n) == (60, True, 60)
+    assert again.summary.scores == once.summary.scores  # those of the same model
+    assert again.summary.coverage == once.summary.coverage
+    assert again.model.get_params()["time_limit"] == 600  # as it was given, whatever was left of it
+    values, y = again.prepared.all_rows()
+    frame = again.prepared.recipe.frame(values)
+    alone = nearexact.GPRegressor(again.choice.kernel, random_state=0).fit(frame, y)
+    assert again.model.certificate_.lower >= alone.certificate_.lower - 0.01  # it starts from what the test has found
+    again.save(tmp_path / "m.nx")
+    assert tables.certify(tmp_path / "m.nx", tmp_path / "t.csv").n == 60
+
+
+def test_a_lesser_model_of_all_rows_is_not_kept(tmp_path: Path) -> None:
+    """Memory that is enough for the exact GP of the rows to train on, but not of all of them as well."""
+    houses(60).to_csv(tmp_path / "t.csv", index=False)
+    needed = exact_memory(as_kernel(SquaredExponential(), 8), 51)
+    found = tables.fit(tmp_path / "t.csv", "price", kernel="se", memory_limit=needed + 10_000)
+    assert (found.model.method_, found.model.certificate_.n, found.summary.refitted) == ("cholesky", 51, False)
+    assert any(note.startswith("not trained on all rows: ") for note in found.summary.notes)
+
+
+@pytest.mark.parametrize(("limit", "words"), [("1s", "the time limit of 1s"), (0.5, "the time limit of 0.5 s")])
+def test_limits_are_shown_as_they_were_written(limit: float | str, words: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(700, 12))
+    pd.DataFrame(X).assign(y=np.sin(X.sum(1)) + 0.1 * rng.normal(size=700)).to_csv(tmp_path / "t.csv", index=False)
+    found = tables.fit(tmp_path / "t.csv", "y", kernel="se", time_limit=limit)
+    assert any(note.startswith(f"{words} ended the training") for note in found.summary.notes), found.summary.notes
+    assert found.summary.time_limit == words.removeprefix("the time limit of ")
 
 
 def test_a_messy_file_needs_a_word_about_its_gaps(fitted: Path, tmp_path: Path) -> None:
@@ -121,6 +163,8 @@ def test_the_example_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--memory-limit", "1kB"], "but the memory limit is"),
         (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--test-fraction", "1.5"], "the test fraction must be"),
         (["fit", "t.csv", "--target", "y", "-o", "m.nx", "--delimiter", "ab"], "a delimiter must be"),
+        (["fit", "few.csv", "--target", "y", "-o", "m.nx"], "at least 10 rows"),
+        (["fit", "flat.csv", "--target", "y", "-o", "m.nx"], "the target 'y' is 3 in all rows"),
     ],
 )
 def test_mistakes_are_one_line_and_status_2(
@@ -265,7 +309,7 @@ def test_ctrl_c_saves_the_best_model_so_far(
     model = tmp_path / "m.nx"
     options = ["--kernel", kernel, *(["--memory-limit", "300kB"] if objective is SparseObjective else [])]
     assert main(["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(model), *options]) == 130
-    way = "sparse GP with" if objective is SparseObjective else "exact GP on all rows, is in"
+    way = "sparse GP with" if objective is SparseObjective else "exact GP, is in"
     assert f"stopped; the best model so far, {way}" in capsys.readouterr().err
     assert main(["predict", str(model), str(tmp_path / "t.csv"), "-o", str(tmp_path / "o.csv")]) == 0
     assert len(pd.read_csv(tmp_path / "o.csv")) == 80

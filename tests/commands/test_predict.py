@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nearexact.cli import main
-from tests.commands.helpers import command, damaged_files, houses, linked_files, messy, small_files
+from tests.commands.helpers import QUICK, command, damaged_files, houses, linked_files, messy, small_files
 
 
 def test_every_kind_of_file_is_predicted_the_same(fitted: Path, tmp_path: Path) -> None:
@@ -34,6 +34,56 @@ def test_every_kind_of_file_is_predicted_the_same(fitted: Path, tmp_path: Path) 
     np.testing.assert_array_equal(results[0], results[2])
     truth = houses(50, seed=1)["price"]
     assert np.abs(results[0][:, 0] - truth).mean() < 0.2 * truth.std()
+
+
+def test_columns_are_kept(fitted: Path, tmp_path: Path) -> None:
+    new = houses(20, seed=1)
+    new.insert(0, "row", range(100, 120))
+    (tmp_path / "new.csv").write_bytes(messy(new))
+    new.to_parquet(tmp_path / "new.parquet")
+    predictions = ["mean", "std", "lower", "upper"]
+    for keep, kept in (
+        ([], []),
+        (["row, city"], ["row", "city"]),
+        (["price", "row"], ["price", "row"]),
+        (["all"], list(new)),
+    ):
+        options = [option for name in keep for option in ("--keep", name)]
+        for data, out in (("new.csv", "out.csv"), ("new.parquet", "out.parquet")):
+            arguments = ["predict", str(fitted), str(tmp_path / data), "-o", str(tmp_path / out), "--quiet", *options]
+            assert main(arguments) == 0
+        texts, typed = pd.read_csv(tmp_path / "out.csv", dtype=str), pd.read_parquet(tmp_path / "out.parquet")
+        assert list(texts) == list(typed) == [*kept, *predictions]
+        np.testing.assert_allclose(texts["mean"].astype(float), typed["mean"], rtol=1e-12)
+        pd.testing.assert_frame_equal(typed[kept], new[kept])
+        for name in {"row", "city"} & set(kept):
+            assert texts[name].tolist() == new[name].astype(str).tolist()
+    assert texts["price"].str.contains(",").any()  # as it stands in the file
+
+
+def test_columns_that_cannot_be_kept(fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    houses(5, seed=1).assign(mean=1.0).to_csv(tmp_path / "new.csv", index=False)
+    for keep, message in (
+        ("none", "has no column 'none' to keep"),
+        ("all", "column 'mean' of the data cannot be kept"),
+    ):
+        arguments = [str(fitted), str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv"), "--keep", keep]
+        assert main(["predict", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_files_are_read_as_the_one_that_was_fitted(tmp_path: Path) -> None:
+    """What had to be said about the encoding need not be said again."""
+    data, model, out = (str(tmp_path / name) for name in ("t.csv", "m.nx", "out.csv"))
+    houses(40).to_csv(data, index=False, encoding="latin-1")
+    options = ["--target", "price", "-o", model, "--quiet", *QUICK]
+    assert main(["fit", data, *options]) == 2
+    assert main(["fit", data, *options, "--encoding", "latin-1"]) == 0
+    assert main(["predict", model, data, "-o", out, "--quiet"]) == 0
+    assert main(["certify", model, data, "--quiet"]) == 0
+    houses(40).to_csv(data, index=False)  # in UTF-8, which shows
+    assert main(["predict", model, data, "-o", str(tmp_path / "again.csv"), "--quiet"]) == 0
+    assert Path(out).read_text() == (tmp_path / "again.csv").read_text()
 
 
 def test_gaps_in_new_rows(fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

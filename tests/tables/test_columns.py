@@ -47,6 +47,53 @@ def test_numbers_come_back_to_the_bit(numbers: list[float]) -> None:
         np.testing.assert_array_equal(column.expand(column.values(cells, decimal))[:, 0], numbers)
 
 
+@settings(max_examples=30)
+@given(st.lists(st.integers(-(10**12), 10**12), min_size=1), st.sampled_from([",", "'", " ", "\u202f"]))
+def test_thousands_may_be_separated(numbers: list[int], mark: str) -> None:
+    cells = text(*(f"{number:,}".replace(",", mark) for number in numbers))
+    assert recognise("x", cells, ".").values(cells, ".").tolist() == numbers
+    with_decimals = text(*(f"{number:,}.25".replace(",", mark) for number in numbers))
+    european = with_decimals.str.translate(str.maketrans(",.", ".,"))
+    for column_cells, decimal in ((with_decimals, "."), (european, ",")):
+        expected = [float(f"{number}.25") for number in numbers]
+        assert recognise("x", column_cells, decimal).values(column_cells, decimal).tolist() == expected
+
+
+@pytest.mark.parametrize("cell", ["1,23", "12,3456", "0,123", "1,234'567", ",123", "1,234,56"])
+def test_digits_in_other_groups_are_no_thousands(cell: str) -> None:
+    with pytest.raises(ValueError, match="where a finite number is expected"):
+        Column("x", "number").values(text(cell), ".")
+
+
+@pytest.mark.parametrize(
+    ("cells", "sign", "values"),
+    [
+        (["5%", "-7.5 %", None, "100%"], "%", [5.0, -7.5, np.nan, 100.0]),
+        (["$1,200.50", "-$3", "$ 4", "NA"], "$", [1200.5, -3.0, 4.0, np.nan]),
+        (["12 €", "3€"], "€", [12.0, 3.0]),
+    ],
+)
+def test_signs_that_all_numbers_have(cells: list[str | None], sign: str, values: list[float]) -> None:
+    column = recognise("x", text(*cells), ".")
+    assert (column.kind, column.sign) == ("number", sign)
+    np.testing.assert_array_equal(column.values(text(*cells), "."), values)
+    assert Column.from_json(json.loads(json.dumps(column.to_json()))) == column
+
+
+def test_numbers_without_their_sign() -> None:
+    """A price is one in any case; but whether 5 is 5 % or 500 % nobody knows."""
+    assert Column("x", "number", sign="$").values(text("7", "$8"), ".").tolist() == [7.0, 8.0]
+    assert Column("x", "number", sign="$").values(pd.Series([7.0]), ".").tolist() == [7.0]
+    for cells in (text("5%", "5"), pd.Series([5.0])):
+        with pytest.raises(ValueError, match="where a finite number with % is expected"):
+            Column("x", "number", sign="%").values(cells, ".")
+    with pytest.raises(ValueError, match=r"has '€3' in row 2, where .*: € is understood only where all cells"):
+        Column("x", "number", sign="$").values(text("$5", "€3"), ".")
+    mixed = text(*(f"${i}" for i in range(30)), "€7")
+    with pytest.raises(ValueError, match=r"most are numbers with \$, but not '€7' in row 31"):
+        recognise("x", mixed, ".")
+
+
 @given(st.lists(st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)), min_size=1))
 @settings(deadline=None)
 def test_dates_are_days_since_1970(moments: list[datetime.datetime]) -> None:
@@ -95,8 +142,11 @@ def test_categories_are_one_hot(cells: list[str]) -> None:
 
 def test_too_many_categories() -> None:
     names = text(*(f"n{i}" for i in range(21)))
-    with pytest.raises(ValueError, match=r"column 'city' is text with 21 different values, more than 20\n.* --ignore"):
+    message = r"column 'city' is text with 21 different values, more than 20"
+    with pytest.raises(ValueError, match=rf"{message}; all are different, as those of an id\n.* --ignore"):
         recognise("city", names, ".")
+    with pytest.raises(ValueError, match=rf"{message}\n.* --ignore"):
+        recognise("city", pd.concat([names, names], ignore_index=True), ".")
     assert len(recognise("city", names, ".", max_categories=21).inputs) == 21
     nearly = text(*(str(i) for i in range(40)), "about 7")
     with pytest.raises(ValueError, match="most are numbers, but not 'about 7' in row 41"):

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from nearexact.tables import Fitted, fit
+from nearexact.tables.fit_page import LEAST_RELEVANCE
 from nearexact.tables.partial_dependence import partial_dependence
 from nearexact.tables.prediction_distance import prediction_distance
 
@@ -32,7 +33,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     frame["<i>target</i>"] = np.sin(2.0 * frame[HOSTILE]) + 0.5 * (frame["kind"] == "b") + 0.1 * rng.normal(size=n)
     path = tmp_path_factory.mktemp("page") / "data.csv"
     frame.to_csv(path, index=False)
-    return fit(path, "<i>target</i>", kernel="se", time_limit="20s")
+    return fit(path, "<i>target</i>", kernel="se", time_limit="20s", refit=False)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_the_page_in_a_browser(width: int, scheme: str, page_file: Path, fitted:
     for i in range(charts.count()):
         charts.nth(i).scroll_into_view_if_needed()
         charts.nth(i).locator(".main-svg").first.wait_for()
-    curves = len([entry for entry in fitted.summary.relevance if entry.relevance > 0.0])
+    curves = len([entry for entry in fitted.summary.relevance if entry.relevance >= LEAST_RELEVANCE])
     assert charts.count() == (6 if fitted.summary.method == "sparse" else 5) + curves
     assert problems == []
     assert requests == [page_file.as_uri()]
@@ -66,6 +67,7 @@ def test_the_page_in_a_browser(width: int, scheme: str, page_file: Path, fitted:
     wider = "[...document.querySelectorAll('.chart')].filter(c => c.scrollWidth > c.clientWidth + 1).length"
     assert page.evaluate(wider) == 0
     assert HOSTILE in page.inner_text("table >> nth=2")
+    assert "better than a linear model" in page.inner_text(".conclusions .tag.good >> nth=0")
     assert "<i>target</i>" in page.inner_text("h1")
     titles = " ".join(page.locator(".chart .ytitle, .chart .xtitle").all_text_contents())
     assert "actual <i>target</i>" in titles  # as text, in Plotly's labels too
@@ -76,7 +78,53 @@ def test_the_page_is_one_file(page_file: Path) -> None:
     text = page_file.read_text(encoding="utf-8")
     assert "<script>window.hacked" not in text
     assert "default-src &#39;none&#39;" in text
-    assert text.index("How near to the exact") < text.index("How good the predictions") < text.index("Which columns")
+    parts = (
+        "Is it good?",
+        "How good the predictions",
+        "Which columns matter",
+        "How near to the exact",
+        "How it was made",
+    )
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+    jargon = ("inducing points", "nats", "bounds", "hyperparameters", "kernel")
+    words = text[text.index("<main") :]
+    assert min(words.index(word) for word in jargon) > words.index("How near to the exact")
+    assert len(text.encode()) < 2_000_000
+
+
+def test_the_toolbar_is_off_the_legend_and_only_where_there_is_hovering(page_file: Path, browser: Any) -> None:
+    box = "(element) => element.getBoundingClientRect().toJSON()"
+    for touch in (False, True):
+        context = browser.new_context(viewport={"width": 390 if touch else 1280, "height": 900}, has_touch=touch)
+        page = context.new_page()
+        page.goto(page_file.as_uri())
+        chart = page.locator("[data-figure=bounds-time]")
+        chart.scroll_into_view_if_needed()
+        chart.locator(".main-svg").first.wait_for()
+        bars = chart.locator(".modebar-group")
+        if touch:
+            assert bars.count() == 0
+        else:
+            assert bars.count() > 0
+            assert bars.first.evaluate("(bar) => getComputedStyle(bar).opacity") == "0"
+            legend = chart.locator(".legend").evaluate(box)
+            assert all(bars.nth(i).evaluate(box)["bottom"] <= legend["top"] + 1.0 for i in range(bars.count()))
+        context.close()
+
+
+def test_nothing_is_green_where_nothing_was_learnt(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pd.DataFrame(rng.normal(size=(120, 4)), columns=["a", "b", "c", "y"]).to_csv(tmp_path / "t.csv", index=False)
+    found = fit(tmp_path / "t.csv", "y", kernel="se", time_limit="20s")
+    assert found.summary.verdict == "no better than noise"
+    found.write_page(tmp_path / "fit.html")
+    text = (tmp_path / "fit.html").read_text(encoding="utf-8")
+    assert "tag good" not in text
+    assert "Which columns matter" not in text
+    assert "what matters" not in str(found.summary)
+    assert "Tried: the kernel se, and " in text
+    assert not found.summary.refitted
 
 
 def test_the_page_says_how_far_predictions_can_be_from_the_exact_ones(fitted: Fitted, page_file: Path) -> None:

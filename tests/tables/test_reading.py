@@ -58,6 +58,52 @@ def test_decimal_commas(tmp_path: Path) -> None:
     assert mixed.decimal == "."  # in doubt
 
 
+@pytest.mark.parametrize(
+    ("cells", "decimal"),
+    [
+        (["1.234,5", "2"], ","),
+        (["1,234.5", "2"], "."),
+        (["1.234.567", "2,5"], ","),
+        (["1,234,567", "2.5"], "."),
+        (["1,234", "2.5"], "."),
+        (["1.234", "2,5"], ","),
+        (["1,234", "5,678"], ","),  # in doubt; preparing the table says so
+        (["1.234", "5.678"], "."),
+    ],
+)
+def test_the_decimal_mark_where_thousands_are_separated(cells: list[str], decimal: str, tmp_path: Path) -> None:
+    table = "a;b\n" + "".join(f"x;{cell}\n" for cell in cells)
+    assert open_table(written(tmp_path / "t.csv", table)).decimal == decimal
+    quoted = "a,b\n" + "".join(f'x,"{cell}"\n' for cell in cells)
+    expected = "." if cells == ["1,234", "5,678"] else decimal  # commas between cells are not between digits too
+    assert open_table(written(tmp_path / "q.csv", quoted)).decimal == expected
+
+
+def test_what_a_file_leaves_open_is_as_usual(tmp_path: Path) -> None:
+    usual = Spelling(encoding="latin-1", delimiter="~", decimal=",", header=False)
+    plain = open_table(written(tmp_path / "t.csv", "a~1\nb~2\n"), usual=usual)
+    assert plain.spelling == usual
+    assert plain.columns == ("1", "2")
+    named = open_table(written(tmp_path / "t.csv", "a~1.5\nKöln~2\n"), wanted={"a"}, usual=usual)
+    assert named.spelling == Spelling("utf-8", "~", ".", True)  # which the file tells
+    foreign = open_table(written(tmp_path / "t.csv", "a~1,5\nKöln~2\n", "latin-1"), usual=usual)
+    assert (foreign.spelling, read(foreign, ["1"])["1"].tolist()) == (usual, ["a", "Köln"])
+    said = open_table(tmp_path / "t.csv", Spelling(encoding="cp1252", header=True), usual=usual)
+    assert (said.spelling.encoding, said.spelling.header) == ("cp1252", True)
+
+
+def test_columns_are_copied_as_they_are(tmp_path: Path) -> None:
+    file = open_table(written(tmp_path / "t.csv", as_csv(";")))
+    ((frame, copy),) = file.pieces(["size"], ["price", "name"])
+    assert list(frame) == ["size"]
+    assert copy.to_pydict() == {"price": ["10", "20", "30"], "name": [row[0] for row in ROWS]}
+    typed = pd.DataFrame({"id": [1, 2], "kind": pd.Categorical(["a", "b"]), "x": [0.5, 1.5]})
+    typed.to_parquet(tmp_path / "t.parquet")
+    ((frame, copy),) = open_table(tmp_path / "t.parquet").pieces(["x"], ["kind", "id"])
+    assert [str(kind) for kind in copy.schema.types] == [str(copy.schema.field("kind").type), "int64"]
+    assert copy.to_pydict() == {"kind": ["a", "b"], "id": [1, 2]}
+
+
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import open_table
 from nearexact.tables.recipe import Prepared, Recipe, Split, prepare, training_rows
 
@@ -108,6 +109,57 @@ def test_a_column_that_numbers_the_rows_is_no_input(tmp_path: Path) -> None:
     table = prepare(open_table(tmp_path / "t.csv"), "y")
     assert table.recipe.names == ["x"]
     assert table.recipe.left_out == {"column 1": "numbers the rows"}
+
+
+def test_columns_that_look_like_an_index_are_pointed_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    n = 20
+    frame = pd.DataFrame(
+        {
+            "Unnamed: 0": range(n),
+            "order": 2 * np.arange(n)[::-1] + 7,
+            "customer_id": rng.permutation(n) + 100,
+            "score": rng.permutation(n),  # all different, but neither in order nor named like an id
+            "count": rng.integers(5, size=n),
+            "x": np.sort(rng.normal(size=n)),
+            "y": rng.normal(size=n),
+        }
+    )
+    table = prepared(tmp_path, frame)
+    assert table.recipe.left_out == {"Unnamed: 0": "numbers the rows"}
+    assert table.index_like == ("order", "customer_id")
+    assert sum("looks like an index or an id" in note for note in table.notes) == 2
+
+
+def test_the_spelling_of_the_file_is_kept(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 3};{i},5\n" for i in range(12))
+    (tmp_path / "t.csv").write_text(f"x;y\n{rows}")
+    recipe = prepare(open_table(tmp_path / "t.csv"), "y").recipe
+    assert recipe.spelling == Spelling("utf-8", ";", ",", True)
+    words = json.loads(json.dumps(recipe.to_json()))
+    assert Recipe.from_json(words) == recipe
+    words.pop("spelling")  # as in models of earlier releases
+    assert Recipe.from_json(words).spelling == Spelling()
+
+
+def test_remarks_on_how_numbers_were_read(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 3};{i + 1},000;{i} €\n" for i in range(12))
+    (tmp_path / "t.csv").write_text(f"a;b;y\n{rows}", encoding="utf-8")
+    table = prepare(open_table(tmp_path / "t.csv"), "y", split=Split(0.0))
+    assert "'y' is predicted without its €" in table.notes
+    assert any(note.startswith("commas in 'b', as in 1,000, are read as decimal marks") for note in table.notes)
+    assert table.train[:, 1].tolist() == list(range(1, 13))
+    said = prepare(open_table(tmp_path / "t.csv", Spelling(decimal=".")), "y", split=Split(0.0))
+    assert said.train[:, 1].tolist() == [1000.0 * i for i in range(1, 13)]
+    assert not any("commas" in note for note in said.notes)
+
+
+def test_all_rows_are_in_the_order_of_the_file(tmp_path: Path) -> None:
+    table = prepared(tmp_path, missing="median", split=Split(0.3, seed=4))
+    values, y = table.all_rows()
+    whole = training_rows(open_table(tmp_path / "t.csv", wanted={"y"}), table.recipe, len(y))
+    np.testing.assert_array_equal(values, whole[0])
+    np.testing.assert_array_equal(y, whole[1])
 
 
 @pytest.mark.parametrize("missing", ["drop", "median"])

@@ -103,7 +103,7 @@ def _lead(score: Record) -> float:
 
 def _tried(record: Record) -> list[str]:
     """What was tried before nothing was found, and whether that was enough to say so."""
-    evidence, kernels = record.get("evidence"), {trial["kernel"] for trial in record["tried"] if trial.get("rows")}
+    evidence, kernels = record.get("evidence"), _compared_kernels(record)
     tried = f"{len(kernels)} kernels" if kernels else f"the kernel {record['kernel']}"
     words = f"Tried: {tried}"
     if evidence is not None:
@@ -111,6 +111,10 @@ def _tried(record: Record) -> list[str]:
     if record.get("doubt"):
         return [f"{words}.", DOUBTS[Doubt(record["doubt"])]]
     return [f"{words}; nothing explains more than chance would."]
+
+
+def _compared_kernels(record: Record) -> set[str]:
+    return {trial["kernel"] for trial in record["tried"] if trial["bound"] is not None}
 
 
 def _intervals(record: Record, is_good: bool) -> Conclusion:
@@ -152,9 +156,9 @@ def _more_time(record: Record) -> tuple[str, bool]:
     if ended == "memory limit":
         return "More time would not help, but more memory would: its limit ended the training.", False
     if record["verdict"] in NEAR_EXACT:
-        untried = {trial["kernel"] for trial in record["tried"]} - {t["kernel"] for t in record["tried"] if t["rows"]}
+        untried = len({trial["kernel"] for trial in record["tried"]} - _compared_kernels(record))
         if untried:
-            return f"More time would let {len(untried)} further kernels be tried.", True
+            return f"More time would let {untried} further kernels be tried.", True
         return "More time would hardly help: training came to its end.", False
     if nothing_learnt(record) and not doubt:
         return "More time would hardly help.", False

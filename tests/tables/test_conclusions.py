@@ -1,0 +1,118 @@
+"""Plain words about a fit are no rosier than its figures."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from nearexact.certificate import VERDICT_KINDS, Doubt
+from nearexact.tables.conclusions import Conclusion, conclusions
+
+COVERAGE = {"0.5": 0.5, "0.8": 0.8, "0.9": 0.9, "0.95": 0.95, "0.99": 0.99}
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """A summary of a good model."""
+    words: dict[str, Any] = {
+        "kernel": "se", "verdict": "exact", "doubt": None, "ended": "optimum found", "noise_std": 1.0, "inputs": 3,
+        "rows": 1000, "rows_train": 850, "rows_test": 150, "time_limit": "5m", "coverage": COVERAGE, "tried": [],
+        "index_like": [], "evidence": {"starts": 9, "rows": 850},
+    }  # fmt: skip
+    return {**words, "scores": scores(1.02, (2.0, 9.0), (4.0, 20.0)), **changes}
+
+
+def scores(rmse: float, linear: tuple[float, float], mean: tuple[float, float]) -> list[dict[str, Any]]:
+    return [
+        {"predictor": "nearexact", "rmse": rmse, "model_lead": None},
+        {"predictor": "linear", "rmse": linear[0], "model_lead": linear[1]},
+        {"predictor": "mean", "rmse": mean[0], "model_lead": mean[1]},
+    ]
+
+
+def answers(**changes: Any) -> list[Conclusion]:
+    return conclusions(record(**changes))
+
+
+def test_a_good_model() -> None:
+    quality, intervals, more, steps = answers()
+    assert (quality.kind, quality.word) == ("good", "better than a linear model")
+    assert "49 % smaller than those of a linear model, and 74 % smaller than those of always predicting" in quality.text
+    assert (intervals.kind, intervals.word) == ("good", "yes")
+    assert more.word == "time: hardly, rows: hardly"
+    assert steps.text == "Predict new rows (nearexact predict)."
+
+
+def test_nothing_is_green_unless_linear_is_clearly_beaten_on_enough_rows_and_something_was_learnt() -> None:
+    leads, counts = (-5.0, -1.0, 0.0, 1.9, 2.1, None), (2, 9, 10, 150)
+    for linear, mean, n, verdict, doubt in itertools.product(leads, leads, counts, VERDICT_KINDS, (None, *Doubt)):
+        found = scores(1.0, (1.0, linear), (1.0, mean))  # type: ignore[arg-type]
+        kinds = [answer.kind for answer in answers(scores=found, rows_test=n, verdict=verdict, doubt=doubt)]
+        clear = linear == mean == 2.1 and n >= 10 and verdict != "no better than noise"
+        assert (kinds[0] == "good") == clear
+        assert clear or "good" not in kinds
+    untested = answers(scores=[], coverage={}, rows_test=0)
+    assert "good" not in [answer.kind for answer in untested]
+    assert "--test-fraction" in untested[3].text
+
+
+def test_where_a_linear_model_does_as_well() -> None:
+    quality, *_, steps = answers(scores=scores(1.0, (1.1, 1.0), (4.0, 20.0)))
+    assert (quality.kind, quality.word) == ("open", "a linear model does as well")
+    assert "may be chance" in quality.text
+    assert "simpler model" in steps.text
+    worse = answers(scores=scores(1.1, (1.0, -3.0), (4.0, 20.0)))[0]
+    assert (worse.kind, worse.word) == ("bad", "a linear model is better")
+    assert "10 % larger than those of a linear model" in worse.text
+    assert answers(scores=scores(1.0, (1.1, 9.0), (1.1, 1.0)))[0].word == "no clear gain over the mean"
+
+
+def test_noise_is_blamed_only_after_what_was_tried_is_told() -> None:
+    tried = [{"kernel": name, "bound": bound} for name, bound in (("se", -1.0), ("matern12", 0.0), ("arccosine", None))]
+    quality, *_ = answers(verdict="no better than noise", tried=tried)
+    assert (quality.kind, quality.word) == ("plain", "nothing learnt")
+    assert "Tried: 2 kernels, and 9 starts of the optimiser on 850 rows; nothing explains more" in quality.text
+    quality, _, more, steps = answers(verdict="no better than noise", doubt=Doubt.STILL_RISING, ended="time limit")
+    assert "Tried: the kernel se, and" in quality.text
+    assert "nothing explains more" not in quality.text
+    assert more.word.startswith("time: yes")
+    assert "--kernel auto" in steps.text
+
+
+@pytest.mark.parametrize(
+    ("coverage", "n", "word"),
+    [
+        ({"0.95": 0.95}, 19, "cannot be told"),
+        ({"0.95": 0.95}, 20, "yes"),
+        ({"0.95": 0.80}, 150, "too narrow"),
+        ({"0.95": 0.90}, 30, "yes"),  # 27 of 30: chance
+        ({"0.95": 0.935}, 10**6, "yes"),  # significant, but it does not matter
+        ({"0.95": 0.995}, 1000, "too wide"),
+        ({"0.5": 0.75}, 150, "at 95 %, yes"),
+    ],
+)
+def test_intervals(coverage: dict[str, float], n: int, word: str) -> None:
+    assert answers(coverage={**COVERAGE, **coverage}, rows_test=n)[1].word == word
+
+
+def test_more_time_and_more_rows() -> None:
+    rows = {noise: answers(noise_std=noise)[2] for noise in (1.0, 0.9, 0.3)}
+    assert [answer.word for answer in rows.values()] == [
+        "time: hardly, rows: hardly", "time: hardly, rows: hardly", "time: hardly, rows: yes"
+    ]  # fmt: skip
+    assert "noise is 9 % of the squared error" in rows[0.3].text
+    assert answers(rows=20)[2].word == "time: hardly, rows: yes"
+    unsound = answers(coverage={**COVERAGE, "0.95": 0.5})
+    assert unsound[2].word == "time: hardly, rows: not clear"  # who is too sure does not know the noise either
+    assert "do not rely on its intervals" in unsound[3].text
+    cut = answers(verdict="not reached", doubt=Doubt.STILL_RISING, ended="time limit")
+    assert "the limit of 5m came before the best model was found" in cut[2].text
+    assert "allow more time (--time-limit)" in cut[3].text.lower()
+    assert "more memory" in answers(verdict="not reached", ended="memory limit")[2].text
+    untried = [{"kernel": "se", "bound": -1.0}, {"kernel": "arccosine", "bound": None}]
+    assert "let 1 further kernels be tried" in answers(tried=untried)[2].text
+
+
+def test_columns_that_look_like_an_index_come_first() -> None:
+    assert answers(index_like=["row no"])[3].text.startswith("Leave out row no (--ignore) if it only numbers the rows")
