@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,7 +14,7 @@ from rich.console import Console
 from nearexact import SGPRegressor
 from nearexact.gp import Training
 from nearexact.kernels import SquaredExponential
-from nearexact.progress import progress_display
+from nearexact.progress import TighteningDisplay, progress_display, tightening_display
 from tests.problems import regression
 
 
@@ -43,3 +46,13 @@ def test_only_on_request(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
     SGPRegressor(random_state=0, progress=True).fit(X, y)
     assert "gap per point" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("display", [progress_display, tightening_display])
+def test_logs_go_on_in_a_new_line(display: Callable[..., AbstractContextManager[Any]]) -> None:
+    log = io.StringIO()
+    with display(True, 60.0, Console(file=log)) as shown:
+        if isinstance(shown, TighteningDisplay):
+            shown.share(0.5)
+    assert log.getvalue().strip()
+    assert log.getvalue().endswith("\n")

@@ -43,9 +43,21 @@ def page_file(fitted: Fitted, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def check_toolbar(charts: Any, chart: Any, has_hover: bool) -> None:
+    """It is there only while the mouse is over a chart, and above the legend."""
+    assert (charts.locator(".modebar-group").count() > 0) == has_hover
+    if not has_hover:
+        return
+    bars, box = chart.locator(".modebar-group"), "(element) => element.getBoundingClientRect().toJSON()"
+    assert bars.first.evaluate("(bar) => getComputedStyle(bar).opacity") == "0"
+    legend = chart.locator(".legend").evaluate(box)
+    assert all(bars.nth(i).evaluate(box)["bottom"] <= legend["top"] + 1.0 for i in range(bars.count()))
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_in_a_browser(width: int, scheme: str, page_file: Path, fitted: Fitted, browser: Any) -> None:
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    phone = width < 500
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=phone)
     page = context.new_page()
     problems: list[str] = []
     requests: list[str] = []
@@ -59,6 +71,7 @@ def test_the_page_in_a_browser(width: int, scheme: str, page_file: Path, fitted:
         charts.nth(i).locator(".main-svg").first.wait_for()
     curves = len([entry for entry in fitted.summary.relevance if entry.relevance >= LEAST_RELEVANCE])
     assert charts.count() == (6 if fitted.summary.method == "sparse" else 5) + curves
+    check_toolbar(charts, page.locator("[data-figure=bounds-time]"), has_hover=not phone)
     assert problems == []
     assert requests == [page_file.as_uri()]
     assert page.evaluate("window.hacked") is None
@@ -91,26 +104,6 @@ def test_the_page_is_one_file(page_file: Path) -> None:
     words = text[text.index("<main") :]
     assert min(words.index(word) for word in jargon) > words.index("How near to the exact")
     assert len(text.encode()) < 2_000_000
-
-
-def test_the_toolbar_is_off_the_legend_and_only_where_there_is_hovering(page_file: Path, browser: Any) -> None:
-    box = "(element) => element.getBoundingClientRect().toJSON()"
-    for touch in (False, True):
-        context = browser.new_context(viewport={"width": 390 if touch else 1280, "height": 900}, has_touch=touch)
-        page = context.new_page()
-        page.goto(page_file.as_uri())
-        chart = page.locator("[data-figure=bounds-time]")
-        chart.scroll_into_view_if_needed()
-        chart.locator(".main-svg").first.wait_for()
-        bars = chart.locator(".modebar-group")
-        if touch:
-            assert bars.count() == 0
-        else:
-            assert bars.count() > 0
-            assert bars.first.evaluate("(bar) => getComputedStyle(bar).opacity") == "0"
-            legend = chart.locator(".legend").evaluate(box)
-            assert all(bars.nth(i).evaluate(box)["bottom"] <= legend["top"] + 1.0 for i in range(bars.count()))
-        context.close()
 
 
 def test_nothing_is_green_where_nothing_was_learnt(tmp_path: Path) -> None:

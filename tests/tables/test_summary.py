@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import nearexact
+from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Periodic, SquaredExponential
+from nearexact.model_header import read_header
 from nearexact.tables import Fitted
-from nearexact.tables.terminal import printable, summary_lines
+from nearexact.tables.terminal import kernel_text, model_facts, printable, summary_lines
 
 
 def test_relevance_and_noise_are_what_the_data_were_made_with(fitted: Fitted) -> None:
@@ -42,3 +46,25 @@ def test_fitting_again_forgets_the_recipe(fitted: Fitted, tmp_path: Path) -> Non
     assert (tmp_path / "again.nx").read_bytes() == (tmp_path / "model.nx").read_bytes()
     loaded.fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20.0))
     assert loaded.metadata_ == {}
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        SquaredExponential([0.5, 1234.5678], 2.0),
+        ArcCosine(),
+        ArcCosine(order=1) + Linear([1.0, 2.0]),
+        (Matern12() + Linear()) * Periodic(),
+    ],
+    ids=repr,
+)
+def test_a_kernel_in_a_file_is_written_as_it_writes_itself(kernel: Kernel, tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(10, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = nearexact.GPRegressor(kernel, method="cholesky", time_limit=0.001).fit(X, X[:, 0])
+    model.save(tmp_path / "model.nx")
+    header = read_header(tmp_path / "model.nx")
+    assert model_facts(header)["kernel"] == repr(model.kernel_)
+    lengthscales = {"name": "SquaredExponential", "values": {"lengthscales": [1.0] * 200, "variance": 1.0}}
+    assert kernel_text(lengthscales, 2) == "SquaredExponential(lengthscales=[1, 1, … 198 more], variance=1)"

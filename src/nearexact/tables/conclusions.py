@@ -162,7 +162,7 @@ def _more_time(record: Record) -> tuple[str, bool]:
         return "More time would hardly help: training came to its end.", False
     if nothing_learnt(record) and not doubt:
         return "More time would hardly help.", False
-    if ended == "time limit" or doubt == Doubt.STILL_RISING:
+    if ended == "time limit":
         limit = f" of {record['time_limit']}" if record.get("time_limit") else ""
         return f"More time would help: the limit{limit} came before the best model was found.", True
     if doubt:

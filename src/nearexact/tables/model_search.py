@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT, VERDICT_KINDS
+from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT
 from nearexact.estimators import GPRegressor
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.stages import TrainingEnd
@@ -30,7 +30,6 @@ from nearexact.typing import FloatArray, MemoryLimit
 
 SHORTEST_TRAINING = 1e-3  # seconds, where no time is left: enough for a model, not for a good one
 METHODS = ("cholesky", "iterative", "sparse")  # the nearest to the exact GP first
-VERDICTS = tuple(VERDICT_KINDS)  # the best first
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,9 +222,11 @@ def _fitted(model: GPRegressor, X: object, y: FloatArray, start: Start | None) -
 
 
 def _is_lesser(model: GPRegressor, other: GPRegressor) -> bool:
-    """Whether a model is further from the exact GP than another one of fewer rows, or explains less."""
-    ranks = [(METHODS.index(m.method_), VERDICTS.index(m.certificate_.verdict)) for m in (model, other)]
-    if ranks[0][0] > ranks[1][0] or ranks[0][1] > ranks[1][1]:
+    """Whether a model is further from the exact GP than another one of fewer rows, or explains less.
+
+    One by Cholesky never is: it starts from the other's hyperparameters, and keeps the best that it finds.
+    """
+    if METHODS.index(model.method_) > METHODS.index(other.method_):
         return True
     lower, other_lower = (m.certificate_.lower / m.certificate_.n for m in (model, other))
     return model.method_ != "cholesky" and lower < other_lower - CERTIFIED_GAP
