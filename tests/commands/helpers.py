@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import strategies as st
 
 import nearexact
+from nearexact.cli import main
 
 QUICK = ["--kernel", "se", "--time-limit", "20s", "--no-refit"]
 
@@ -67,6 +70,14 @@ def linked_files(model: Path) -> None:
     for link, target in (("soft.csv", "t.csv"), ("to-new", "new"), ("model.csv", "model.nx")):
         Path(link).symlink_to(target)
     Path("hard.csv").hardlink_to("t.csv")
+
+
+def assert_nothing_is_overwritten(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command says in one line that an output would take the place of another file, and changes none."""
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert main(arguments) == 2
+    assert re.fullmatch(r"nearexact: the \w+ '.*' would overwrite the \w+ '.*'\n", capsys.readouterr().err)
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
 def damaged_files() -> st.SearchStrategy[bytes]:

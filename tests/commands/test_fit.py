@@ -1,4 +1,4 @@
-"""`nearexact fit` on real files, mostly through the real command."""
+"""`nearexact fit` on real files, also through the real command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ from nearexact.gp.exact import exact_memory
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import as_kernel
 from nearexact.tables import load_with_recipe
-from tests.commands.helpers import QUICK, command, damaged_files, houses, linked_files, small_files
+from tests.commands.helpers import (
+    QUICK,
+    assert_nothing_is_overwritten,
+    command,
+    damaged_files,
+    houses,
+    linked_files,
+    small_files,
+)
 
 
 def test_diabetes_from_csv_to_predictions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,9 +53,8 @@ def test_diabetes_from_csv_to_predictions(tmp_path: Path, capsys: pytest.Capture
     assert 0.8 < result["coverage"]["0.95"] <= 1.0
     assert "<html" in page.read_text(encoding="utf-8")
 
-    predict = command("predict", model, data, "-o", out)
-    assert predict.returncode == 0, predict.stderr
-    assert predict.stdout == f"442 rows: {out}\n"
+    assert main(["predict", str(model), str(data), "-o", str(out)]) == 0
+    assert capsys.readouterr().out == f"442 rows: {out}\n"
     predictions = pd.read_parquet(out)
     assert list(predictions) == ["mean", "std", "lower", "upper"]
     estimator = nearexact.load(model)
@@ -55,7 +62,6 @@ def test_diabetes_from_csv_to_predictions(tmp_path: Path, capsys: pytest.Capture
     np.testing.assert_allclose(predictions["mean"], mean, rtol=1e-9)
     np.testing.assert_allclose(predictions["upper"], mean + norm.ppf(0.975) * std, rtol=1e-9)
 
-    capsys.readouterr()
     assert main(["certify", str(model), str(data), "--json"]) == 0
     certificate = json.loads(capsys.readouterr().out)
     assert certificate["lower"] <= certificate["upper"]
@@ -233,15 +239,15 @@ def test_a_tiny_time_limit_gives_a_model_all_the_same(
     ids=" ".join,
 )
 def test_no_output_takes_the_place_of_an_input_or_of_another_output(
-    arguments: list[str], fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    fitted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     linked_files(fitted)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    result = command(*arguments, "--target", "price", *QUICK)
-    assert result.returncode == 2
-    assert re.fullmatch(r"nearexact: the \w+ '.*' would overwrite the \w+ '.*'\n", result.stderr)
-    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert_nothing_is_overwritten([*arguments, "--target", "price", *QUICK], tmp_path, capsys)
 
 
 @given(content=damaged_files())
