@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-N = 80
+N = 40
 Data = tuple[np.ndarray, np.ndarray]
 
 
@@ -37,7 +37,7 @@ def duplicated_rows() -> Data:
 
 def duplicated_inputs() -> Data:
     X, _ = smooth()
-    return np.repeat(X[:8], 10, axis=0), np.random.default_rng(1).normal(size=80)
+    return np.repeat(X[:8], N // 8, axis=0), np.random.default_rng(1).normal(size=N)
 
 
 def one_input_repeated() -> Data:

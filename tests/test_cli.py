@@ -1,4 +1,4 @@
-"""The command line, through the real command."""
+"""The command line, also through the real command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nearexact(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_an_experiment_from_run_to_export(tmp_path: Path) -> None:
+def test_an_experiment_from_run_to_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = tmp_path / "experiment.toml"
     experiment.write_text(
         'methods = ["mean", "linear", "sgpr"]\ndatasets = ["step"]\nseeds = 1\nbudget = "20s"\nthreads = 1\n'
@@ -34,13 +34,13 @@ def test_an_experiment_from_run_to_export(tmp_path: Path) -> None:
     result = nearexact("bench", "run", str(experiment))
     assert result.returncode == 0, result.stderr
     assert "3 of 3 runs done: 3 finished" in result.stdout
-    again = nearexact("bench", "run", str(experiment))
-    assert "3 of 3 runs done: 3 finished" in again.stdout
-    status = nearexact("bench", "status", str(tmp_path / "results"))
-    assert "all 3 runs are done" in status.stdout
+    assert main(["bench", "run", str(experiment)]) == 0
+    assert "3 of 3 runs done: 3 finished" in capsys.readouterr().out
+    assert main(["bench", "status", str(tmp_path / "results")]) == 0
+    assert "all 3 runs are done" in capsys.readouterr().out
     for suffix in ("csv", "parquet"):
         output = tmp_path / f"table.{suffix}"
-        assert nearexact("bench", "export", str(tmp_path / "results"), "-o", str(output)).returncode == 0
+        assert main(["bench", "export", str(tmp_path / "results"), "-o", str(output)]) == 0
         frame = pd.read_csv(output) if suffix == "csv" else pd.read_parquet(output)
         assert sorted(frame["method"].unique()) == ["linear", "mean", "sgpr"]
 

@@ -17,7 +17,7 @@ from nearexact.gp.inducing import select
 ESTIMATORS = [SGPRegressor, GPRegressor]
 
 
-def rough(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
+def rough(n: int = 200) -> tuple[np.ndarray, np.ndarray]:
     """A function that needs more inducing points than these tests allow."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-3.0, 3.0, size=(n, 2))
@@ -28,7 +28,7 @@ def rough(n: int = 400) -> tuple[np.ndarray, np.ndarray]:
     ("limits", "named"),
     [
         ({"max_inducing": 20}, r"max_inducing=20 ended the fit at \d+ inducing points"),
-        ({"memory_limit": "6MB"}, "memory_limit='6MB' ended the fit"),
+        ({"memory_limit": "2MB"}, "memory_limit='2MB' ended the fit"),
         ({"time_limit": 1e-3}, "time_limit=0.001 ended the fit"),
     ],
 )
@@ -48,7 +48,7 @@ def test_exact_gp_says_when_time_or_memory_is_short() -> None:
         model = GPRegressor(time_limit=1e-6).fit(X, y)
     assert np.isfinite(model.predict(X)).all()
     with pytest.raises(
-        ValueError, match=r"400 rows needs 0\.0\d+ GB, but the memory limit is 0\.001 GB: .* use a sparse GP"
+        ValueError, match=r"200 rows needs 0\.0\d+ GB, but the memory limit is 0\.001 GB: .* use a sparse GP"
     ):
         GPRegressor(method="cholesky", memory_limit="1MB").fit(X, y)
 

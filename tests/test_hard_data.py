@@ -17,6 +17,11 @@ from nearexact.kernels import ArcCosine, Linear, Matern12, SquaredExponential
 from tests.hard_data import HARD, Data, constant_target, noiseless, smooth
 
 ESTIMATORS = [SGPRegressor, GPRegressor]
+VERDICTS = {  # of sparse models, where there is no doubt
+    **dict.fromkeys(("pure_noise", "constant_target", "one_input_repeated"), "no better than noise"),
+    **dict.fromkeys(("noiseless", "duplicated_rows", "integer_grid", "collinear_columns"), "certified"),
+    **dict.fromkeys(("tiny_target", "huge_target"), "certified"),
+}
 
 
 def assert_sound(model: SGPRegressor | GPRegressor, X: np.ndarray, y: np.ndarray) -> None:
@@ -43,28 +48,25 @@ def test_hard_data_are_fitted(make: Callable[[], Data], estimator: type[SGPRegre
         warnings.simplefilter("error", RuntimeWarning)  # nothing overflows on the way
         model = estimator(random_state=0).fit(X, y)
     assert_sound(model, X, y)
+    if estimator is SGPRegressor and make.__name__ in VERDICTS:
+        assert model.certificate_.verdict == VERDICTS[make.__name__]
 
 
+@pytest.mark.parametrize("time_limit", [0.4, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kernel", [Matern12(), ArcCosine(1), SquaredExponential() + Linear()], ids=str)
 @pytest.mark.parametrize("make", HARD, ids=lambda make: make.__name__)
-def test_hard_data_are_fitted_with_other_kernels(make: Callable[[], Data], kernel: SquaredExponential) -> None:
+def test_hard_data_are_fitted_with_other_kernels(
+    make: Callable[[], Data], kernel: SquaredExponential, time_limit: float | None
+) -> None:
     X, y = make()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = SGPRegressor(kernel, random_state=0, max_inducing=20).fit(X, y)
+        model = SGPRegressor(kernel, random_state=0, max_inducing=20, time_limit=time_limit).fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert np.isfinite(mean).all()
     assert np.isfinite(std).all()
     assert (std > 0.0).all()
     assert model.elbo_ <= model.upper_bound_ + 1e-6 * abs(model.upper_bound_)
-
-
-def test_what_each_kind_should_end_as() -> None:
-    verdicts = {make.__name__: SGPRegressor(random_state=0).fit(*make()).certificate_.verdict for make in HARD}
-    assert verdicts["pure_noise"] == verdicts["constant_target"] == "no better than noise"
-    assert verdicts["one_input_repeated"] == "no better than noise"
-    for name in ("noiseless", "duplicated_rows", "integer_grid", "tiny_target", "huge_target", "collinear_columns"):
-        assert verdicts[name] == "certified", name
 
 
 def test_a_noiseless_target_is_interpolated() -> None:
@@ -113,6 +115,11 @@ def test_bad_data_are_refused_with_a_reason(name: str, estimator: type[SGPRegres
         estimator().fit(X, y)
 
 
+@pytest.fixture(scope="module")
+def model() -> SGPRegressor:
+    return SGPRegressor(random_state=0).fit(GOOD_X, GOOD_Y)
+
+
 @pytest.mark.parametrize(
     ("X", "message"),
     [
@@ -122,13 +129,12 @@ def test_bad_data_are_refused_with_a_reason(name: str, estimator: type[SGPRegres
         (np.zeros((0, 3)), "0 sample"),
     ],
 )
-def test_bad_inputs_of_a_prediction_are_refused(X: np.ndarray, message: str) -> None:
-    model = SGPRegressor(random_state=0).fit(GOOD_X, GOOD_Y)
+def test_bad_inputs_of_a_prediction_are_refused(X: np.ndarray, message: str, model: SGPRegressor) -> None:
     with pytest.raises(ValueError, match=message):
         model.predict(X)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     X=arrays(float, (15, 2), elements=st.floats(-1e9, 1e9)),
     y=arrays(float, 15, elements=st.floats(-1e9, 1e9)),

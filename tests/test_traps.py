@@ -57,7 +57,7 @@ TRAPS = [few_of_many_inputs, ripples, groups, step, categories]
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_no_verdict_is_better_than_the_exact_gp_allows(trap: Callable[[int], Data]) -> None:
-    X, y = trap(400)
+    X, y = trap(200)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         exact = GPRegressor(method="cholesky", random_state=1, time_limit=60).fit(X, y)
@@ -81,7 +81,7 @@ def test_four_of_thirty_two_inputs_are_found_among_five_thousand_rows(estimator:
     assert lengthscales[:4].max() < np.sort(lengthscales[4:])[0]
 
 
-@pytest.mark.parametrize(("rows", "inputs"), [(30, 2), (100, 10), (300, 5)])
+@pytest.mark.parametrize(("rows", "inputs"), [(30, 2), (60, 10), (150, 5)])
 def test_what_few_rows_of_noise_gain_by_chance_is_still_noise(rows: int, inputs: int) -> None:
     for seed in range(3):
         random = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ def test_what_few_rows_of_noise_gain_by_chance_is_still_noise(rows: int, inputs:
 @pytest.mark.parametrize("estimator", [GPRegressor, SGPRegressor])
 def test_pure_noise_ends_as_noise_before_m_has_grown(estimator: type[SGPRegressor]) -> None:
     random = np.random.default_rng(5)
-    X, y = random.normal(size=(600, 4)), random.normal(size=600)
+    X, y = random.normal(size=(300, 4)), random.normal(size=300)
     model = estimator(random_state=0, time_limit=60).fit(X, y)
     assert model.certificate_.verdict == "no better than noise"
     if estimator is SGPRegressor:

@@ -122,25 +122,26 @@ def test_downloads_are_checked_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_file_of_ones_own(tmp_path: Path, suffix: str) -> None:
-    frame = pd.DataFrame({"a": [1, 2, 3, 4], "price": [1.5, 2.5, 3.5, 4.5], "b": [True, False, True, True]})
+    columns = {"a": [1, 2, 3, 4], "price": [1.5, 2.5, 3.5, 4.5], "b": [True, False, True, True]}
+    frame = pd.DataFrame({name: 3 * values for name, values in columns.items()})
     path = tmp_path / f"table{suffix}"
     frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
     X, y = find(f"{path}:price").load()
-    np.testing.assert_array_equal(X, [[1, 1], [2, 0], [3, 1], [4, 1]])
-    np.testing.assert_array_equal(y, [1.5, 2.5, 3.5, 4.5])
+    np.testing.assert_array_equal(X, 3 * [[1, 1], [2, 0], [3, 1], [4, 1]])
+    np.testing.assert_array_equal(y, 3 * [1.5, 2.5, 3.5, 4.5])
 
 
 def test_a_file_of_ones_own_is_read_as_for_a_fit(tmp_path: Path) -> None:
     """In any dialect, compressed, with categories, dates and booleans, and with all rows in their order."""
-    rows = ("Größe;Stadt;am;neu;Preis", "1,5;Köln;31.12.2020;yes;10", "2,5;Bonn;01.01.2021;no;20,5")
-    text = "\r\n".join([*rows, "3;Köln;02.01.2021;no;30"])
+    rows = ["1,5;Köln;31.12.2020;yes;10", "2,5;Bonn;01.01.2021;no;20,5", "3;Köln;02.01.2021;no;30"]
+    text = "\r\n".join(["Größe;Stadt;am;neu;Preis", *(4 * rows)])
     path = tmp_path / "table.csv.gz"
     path.write_bytes(gzip.compress(text.encode("utf-8-sig")))
     dataset = find(f"{path}:Preis")
     X, y = dataset.load()
-    assert (dataset.rows, dataset.inputs) == (3, 4)
-    np.testing.assert_array_equal(X, [[1.5, 1, 18627, 1], [2.5, 0, 18628, 0], [3.0, 1, 18629, 0]])
-    np.testing.assert_array_equal(y, [10.0, 20.5, 30.0])
+    assert (dataset.rows, dataset.inputs) == (12, 4)
+    np.testing.assert_array_equal(X, 4 * [[1.5, 1, 18627, 1], [2.5, 0, 18628, 0], [3.0, 1, 18629, 0]])
+    np.testing.assert_array_equal(y, 4 * [10.0, 20.5, 30.0])
 
 
 @pytest.mark.parametrize(

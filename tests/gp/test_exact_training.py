@@ -34,7 +34,7 @@ def test_finds_an_optimum_and_leaves_the_noise_trap() -> None:
 def test_memory_is_what_was_announced(name: str, n: int) -> None:
     X, y = (torch.tensor(values) for values in standardised(n))
     with Allocations() as allocations:
-        training = ExactTraining(KERNELS[name], X, y, time_limit=1e-9 if n > 200 else 2.0)
+        training = ExactTraining(KERNELS[name], X, y, time_limit=1e-9 if n > 200 else 0.5)
         training.objective(training.objective.theta0)
         training.run()
     # Where a start makes rows nearly coincide, the kernel looks at such pairs one by one; at most all of them.

@@ -185,7 +185,7 @@ def test_no_array_is_larger_than_n_by_m(numerics: Numerics, bound: str) -> None:
     [(WAYS["solves"], "elbo"), (Numerics(), "elbo"), (Numerics(), "tight")],
     ids=["solves", "default", "tight"],
 )
-@pytest.mark.parametrize(("n", "m", "limit"), [(8000, 30, 4e6), (8000, 30, 30e6), (1500, 300, 31e6)])
+@pytest.mark.parametrize(("n", "m", "limit"), [(4000, 30, 3e6), (4000, 30, 16e6), (1500, 300, 31e6)])
 def test_what_is_alive_at_once_stays_within_the_limit(
     n: int, m: int, limit: float, kernel: Kernel, numerics: Numerics, bound: str
 ) -> None:

@@ -63,10 +63,10 @@ def test_when_max_inducing_is_to_blame(n: int, max_inducing: int, early: bool) -
 @pytest.mark.parametrize(("procedure", "bound"), [("paper", "elbo"), ("robust", "elbo"), ("robust", "tight")])
 @pytest.mark.parametrize("name", ["squared_exponential", "matern12", "arc_cosine_1", "sum", "rational_quadratic"])
 def test_stages_hold_true_bounds_of_their_hyperparameters(procedure: str, bound: str, name: str) -> None:
-    X, y = standardised(150)
-    training = Training(KERNELS[name], X, y, procedure=procedure, bound=bound, seed=0, max_inducing=50)
+    X, y = standardised(60)
+    training = Training(KERNELS[name], X, y, procedure=procedure, bound=bound, seed=0, max_inducing=20)
     training.run()
-    assert [stage.scheduled_m for stage in training.history] == [10, 20, 50]
+    assert [stage.scheduled_m for stage in training.history] == [10, 20]
     for stage in training.history:
         exact = gpr_objective(stage.kernel, stage.noise_variance, X, y).factorise(stage.kernel, stage.noise_variance)
         assert stage.elbo - 1e-6 <= stage.lower_bound <= exact.lml + 1e-6
@@ -83,10 +83,10 @@ def test_stages_hold_true_bounds_of_their_hyperparameters(procedure: str, bound:
 
 def test_the_tight_bound_is_maximised_by_itself() -> None:
     """The tight bound at its own optimum is at least the tight bound at the optimum of the ELBO."""
-    X, y = standardised(150)
+    X, y = standardised(80)
     reached = {}
     for bound in ("elbo", "tight"):
-        training = Training(Matern12(), X, y, bound=bound, seed=0, max_inducing=20)
+        training = Training(Matern12(), X, y, bound=bound, seed=0, max_inducing=10)
         training.run()
         reached[bound] = training.likelihood_bounds()
     assert reached["tight"].lower > reached["elbo"].lower + 0.1
@@ -123,22 +123,22 @@ def test_paper_procedure_is_algorithm_1() -> None:
 
 
 def test_robust_leaves_the_noise_trap_that_the_paper_records() -> None:
-    X, y = many_inputs(300, 20)
+    X, y = many_inputs(200, 20)
     runs = {}
     for procedure in ("paper", "robust"):
-        training = runs[procedure] = Training(SquaredExponential(), X, y, procedure=procedure, max_inducing=50, seed=0)
+        training = runs[procedure] = Training(SquaredExponential(), X, y, procedure=procedure, max_inducing=20, seed=0)
         training.run()
     paper, robust = runs["paper"].history, runs["robust"].history
-    assert all(explains_nothing(stage.elbo, runs["paper"].noise_only, 300) for stage in paper)
+    assert all(explains_nothing(stage.elbo, runs["paper"].noise_only, 200) for stage in paper)
     assert all(stage.rescues == 0 for stage in paper)
-    assert not any(explains_nothing(stage.elbo, runs["robust"].noise_only, 300) for stage in robust)
+    assert not any(explains_nothing(stage.elbo, runs["robust"].noise_only, 200) for stage in robust)
     assert robust[0].rescues == 2  # the search's θ, the usual start and the smoother one
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_robust_bounds_never_fall(seed: int) -> None:
-    for X, y in (many_inputs(300, 20, seed), standardised(200, seed, d=8)):
-        training = Training(SquaredExponential(), X, y, seed=seed, max_inducing=100)
+    for X, y in (many_inputs(150, 20, seed), standardised(100, seed, d=8)):
+        training = Training(SquaredExponential(), X, y, seed=seed, max_inducing=50)
         training.run()
         elbos = [stage.elbo for stage in training.history]
         assert all(a <= b for a, b in itertools.pairwise(elbos))
@@ -280,9 +280,9 @@ def test_selection_is_given_up_between_blocks() -> None:
     assert next(calls) == 3
 
 
-@pytest.mark.parametrize("limit", ["12MB", "20MB", "30MB"])
+@pytest.mark.parametrize("limit", ["10MB", "14MB", "17MB"])
 def test_memory_limit_caps_m_and_holds(limit: str) -> None:
-    X, y = standardised(4000)
+    X, y = standardised(2000)
     inputs, targets = torch.tensor(X), torch.tensor(y)
     with Allocations() as allocations:
         training = Training(SquaredExponential(), inputs, targets, seed=0, memory_limit=limit, max_inducing=500)
@@ -354,9 +354,10 @@ def test_a_freak_evaluation_is_never_the_best(value: float | None, at: int, monk
         return evaluate(objective, theta)
 
     monkeypatch.setattr(SparseObjective, "__call__", freak)
-    X, y = standardised(150)
-    training = Training(SquaredExponential(), X, y, seed=0)
+    X, y = standardised(60)
+    training = Training(SquaredExponential(), X, y, seed=0, max_inducing=20)
     training.run()
+    assert next(calls) > at  # it has happened
     assert training.bounds()[0] == training.history[-1].elbo
     assert training.bounds()[0] <= training.bounds()[1] + 1e-6
 

@@ -138,7 +138,7 @@ import sys
 from nearexact.bench import methods
 from nearexact.bench.protocol import BudgetExhausted
 from tests.bench.helpers import Notes, task
-method, problem = methods.create({name!r}), task()
+method, problem = methods.create({name!r}), task("step")
 getattr(method, "prepare", lambda: None)()
 before = set(sys.modules)
 try:

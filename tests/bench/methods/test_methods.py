@@ -145,9 +145,9 @@ def test_looking_for_evidence_is_on_the_clock_and_takes_a_share_of_the_budget() 
     assert given[-1] == 1.0  # no more than is left of the budget
 
 
-@pytest.mark.parametrize("rows", [400, 3000])
+@pytest.mark.parametrize("rows", [400, 1500])
 def test_nearexact_does_what_the_estimator_does(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same way, the same model, the same verdict; 3000 rows do not fit into the memory limit as an exact GP, and
+    """The same way, the same model, the same verdict; 1500 rows do not fit into the memory limit as an exact GP, and
     conjugate gradients are ruled out as they would be for many more rows.
     """
     for module in ("nearexact.estimators", "nearexact.bench.methods.auto"):
@@ -156,7 +156,7 @@ def test_nearexact_does_what_the_estimator_does(rows: int, monkeypatch: pytest.M
     X = rng.uniform(-3.0, 3.0, size=(rows, 1))
     y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=rows)
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
-    memory, notes = 50_000_000, Notes()
+    memory, notes = 15_000_000, Notes()
     methods.create("nearexact").run(task(X_train=X, y_train=y, budget_seconds=600.0, memory_limit=memory), notes)
     last = notes.calls[-1]
     model = GPRegressor(time_limit=600.0, memory_limit=memory, random_state=0).fit(X, y)

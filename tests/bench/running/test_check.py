@@ -12,10 +12,14 @@ EXAMPLE = "examples/plugin_sklearn/sklearn_gp.py:SklearnGP"
 
 
 @pytest.mark.parametrize(
-    "name", ["sgpr", *(pytest.param(name, marks=pytest.mark.slow) for name in (*methods.BUILT_IN, EXAMPLE))]
+    ("name", "options"),
+    [
+        ("sgpr", {"max_inducing": 10}),
+        *(pytest.param(name, {}, marks=pytest.mark.slow) for name in (*methods.BUILT_IN, EXAMPLE)),
+    ],
 )
-def test_methods_keep_all_rules(name: str) -> None:
-    findings = check_method(name)
+def test_methods_keep_all_rules(name: str, options: dict[str, int]) -> None:
+    findings = check_method(name, options)
     assert [finding.explanation for finding in findings if not finding.kept] == []
     assert len(findings) == 9
 
