@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -43,17 +44,20 @@ from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
+from nearexact.kernels.parameter_bounds import checked_bounds
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.noise_only import noise_only_likelihood
 from nearexact.notebook import estimator_html
 from nearexact.progress import Display, progress_display
 from nearexact.scaling import Scaling
-from nearexact.typing import FloatArray, MemoryLimit, TimeLimit
+from nearexact.typing import FloatArray, MemoryLimit, NoiseBounds, TimeLimit
+from nearexact.validation import table_hint
 
 PREDICTED_ROWS = 2**16  # standardised and predicted at once
 SAME_ROWS = 1e-6  # standard deviations by which numbers may differ that were written to text and read again
@@ -79,10 +83,11 @@ class Problem:
 class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What the sparse and the exact estimator share: data in, predictions out."""
 
-    kernel: Kernel | None
+    kernel: Kernel | str | None
     time_limit: TimeLimit
     memory_limit: MemoryLimit
     max_inducing: int
+    noise_bounds: NoiseBounds
     device: str
     random_state: Any
     progress: bool
@@ -101,6 +106,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     _scaling_X: Scaling
     _scaling_y: Scaling
     _problem: Problem | None  # not in a loaded model
+    # Limits that clones of one estimator have warned about, shared by all of them: a cross-validation warns once, not
+    # once for each fold. None in an estimator that is no clone, which always warns.
+    _warned: set[str] | None = None
 
     def fit(self, X: Any, y: Any, *, start: Start | None = None) -> Self:
         """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on.
@@ -212,6 +220,24 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         """
         return certify_predictions(self, self._new_inputs(X), X_train, y_train, time_limit)
 
+    @property
+    def log_marginal_likelihood_(self) -> float:
+        """The log marginal likelihood at the fitted hyperparameters, in nats, of the standardised data.
+
+        Exact by Cholesky; by conjugate gradients the estimate, whose standard error is in `certificate_`; of a sparse
+        GP the best proved lower bound on that of the exact GP, which `certify` raises. In the units of y it is lower by
+        N times the logarithm of the standard deviation of y.
+        """
+        check_is_fitted(self, "_posterior")
+        estimate = self.certificate_.known_estimate
+        return self.certificate_.lower if estimate is None else estimate.value
+
+    def __sklearn_clone__(self) -> Self:
+        """A clone that gives no warning which another clone of the same estimator has given."""
+        copy: Self = super().__sklearn_clone__()
+        copy._warned = self._warned if self._warned is not None else self.__dict__.setdefault("_clones_warned", set())
+        return copy
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted estimator to one file, from which `nearexact.load` makes it again.
 
@@ -234,11 +260,20 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     def _prepare(self, X: Any, y: Any) -> Problem:
         """Checked and standardised training data on the device."""
         device = _device(self.device)
-        inputs, targets = validate_data(
-            self, _as_array(X), _as_array(y), dtype=np.float64, order="C", y_numeric=True, ensure_min_samples=2
-        )
+        inputs, targets = self._validated(X, y, order="C", y_numeric=True, ensure_min_samples=2)
         targets = targets.astype(np.float64)
         return Problem.of(inputs, targets, Scaling.of(inputs), Scaling.of(targets), device)
+
+    def _numerics(self) -> Numerics:
+        """Numerical constants, with the user's bounds on the noise variance."""
+        if self.noise_bounds is None:
+            return DEFAULT_NUMERICS
+        is_number = isinstance(self.noise_bounds, Real) and not isinstance(self.noise_bounds, bool)
+        ends = (self.noise_bounds, self.noise_bounds) if is_number else self.noise_bounds
+        bounds = checked_bounds("noise_variance", ends, per_input=False)
+        if isinstance(bounds, str):
+            raise ValueError("noise_bounds must be (low, high), or a number to fix the noise variance at, got 'fixed'")
+        return replace(DEFAULT_NUMERICS, noise_bounds=(float(bounds[0]), float(bounds[1])))
 
     def _run(self, training: Training | ExactTraining | IterativeTraining, problem: Problem) -> None:
         """Train, and become the best model, also after Ctrl-C, which is then passed on."""
@@ -311,8 +346,10 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             TrainingEnd.MAX_ITERATIONS: "the largest number of iterations",
         }
         limit = next((words for end, words in limits.items() if end == ended), None)
-        if limit is None or self.certificate_.verdict in NEAR_EXACT:
+        if limit is None or self.certificate_.verdict in NEAR_EXACT or limit in (self._warned or ()):
             return
+        if self._warned is not None:
+            self._warned.add(limit)
         if not isinstance(self._posterior, SparsePosterior):
             message = (
                 f"{limit} ended the fit before the optimiser had converged: the log marginal likelihood is"
@@ -347,7 +384,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _new_inputs(self, X: Any) -> FloatArray:
         check_is_fitted(self, "_posterior")
-        inputs: FloatArray = validate_data(self, _as_array(X), dtype=np.float64, reset=False)
+        inputs: FloatArray = self._validated(X, reset=False)
         return inputs
 
     def _standardised_inputs(self, inputs: FloatArray) -> torch.Tensor:
@@ -355,8 +392,18 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _new_inputs_and_targets(self, X: Any, y: Any) -> tuple[FloatArray, FloatArray]:
         check_is_fitted(self, "_posterior")
-        inputs, targets = validate_data(self, _as_array(X), _as_array(y), dtype=np.float64, y_numeric=True, reset=False)
+        inputs, targets = self._validated(X, y, y_numeric=True, reset=False)
         return inputs, targets.astype(np.float64)
+
+    def _validated(self, *data: Any, **options: Any) -> Any:
+        """What scikit-learn's checks leave of X, or of X and y; their errors say where tables of other kinds belong."""
+        try:
+            return validate_data(self, *map(_as_array, data), dtype=np.float64, **options)
+        except (TypeError, ValueError) as error:
+            hint = table_hint(data[0], error)
+            if hint is None:
+                raise
+            raise ValueError(f"{error}\n{hint}") from error
 
     def _mean_and_std(self, inputs: FloatArray, noise: bool) -> tuple[FloatArray, FloatArray]:
         mean, variance = np.empty(len(inputs)), np.empty(len(inputs))

@@ -1,4 +1,4 @@
-"""A model from a file: read it, choose a kernel, fit, and test. `nearexact fit` is this and writing the results."""
+"""A model from a table: read it, choose a kernel, fit, and test. `nearexact fit` is this and writing the results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 
+import pandas as pd
 from sklearn.exceptions import ConvergenceWarning
 
 from nearexact.estimators import GPRegressor
@@ -21,7 +21,8 @@ from nearexact.tables.dialect import Spelling
 from nearexact.tables.evaluation import Evaluation, evaluate
 from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, KernelOptimum, Trial, choose, named
 from nearexact.tables.kernel_names import AUTO, KERNELS, check_kernel
-from nearexact.tables.reading import open_table
+from nearexact.tables.predicting import LEVEL, predict_frame
+from nearexact.tables.reading import Source, open_table
 from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
 from nearexact.tables.summary import Summary, summarise
 
@@ -30,7 +31,7 @@ SHORTEST_TRAINING = 1e-3  # seconds, where no time is left: enough for a model, 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A model that was fitted to a file, with its data, its evaluation and its summary."""
+    """A model that was fitted to a table, with its data, its evaluation and its summary."""
 
     model: GPRegressor
     prepared: Prepared
@@ -43,6 +44,10 @@ class Fitted:
         """Write model, recipe and summary to one file, for `nearexact predict` and `nearexact.load`."""
         self.model.save(path)
 
+    def predict(self, frame: pd.DataFrame, *, level: float = LEVEL, missing: Missing | None = None) -> pd.DataFrame:
+        """Mean, std, lower and upper for each row of a data frame; see `nearexact.tables.predict_frame`."""
+        return predict_frame((self.model, self.prepared.recipe), frame, level=level, missing=missing)
+
     def write_page(self, path: str | os.PathLike[str]) -> None:
         """Write a self-contained HTML page about the fit."""
         from nearexact.tables.fit_page import fit_page
@@ -51,10 +56,10 @@ class Fitted:
 
 
 def fit(
-    path: str | os.PathLike[str],
+    path: Source,
     target: str,
     *,
-    kernel: str = AUTO,
+    kernel: Kernel | str = AUTO,
     time_limit: float | str | None = 600,
     memory_limit: int | float | str | None = None,
     test_fraction: float = 0.15,
@@ -67,8 +72,9 @@ def fit(
     progress: bool = False,
     on_event: Callable[[str], None] = lambda message: None,
 ) -> Fitted:
-    """Fit a model of the target column to all other columns of a CSV or Parquet file.
+    """Fit a model of the target column to all other columns of a CSV or Parquet file, or of a data frame.
 
+    Text, categories, dates, booleans and missing cells become inputs by a recipe that is kept with the model.
     `time_limit` is for the choice of a kernel and the training. After Ctrl-C the best model so far is returned as
     `interrupted`; without any, the interruption is passed on.
     """
@@ -76,7 +82,7 @@ def fit(
     seconds, split = parse_seconds(time_limit), Split(test_fraction, seed)
     if memory_limit is not None:
         parse_bytes(memory_limit)
-    file = open_table(Path(path), spelling, wanted={target})
+    file = open_table(path, spelling, wanted={target})
     prepared = prepare(
         file,
         target,
@@ -125,7 +131,7 @@ class _Search:
         """Since the search started."""
         return time.perf_counter() - self._started
 
-    def run(self, kernel: str) -> tuple[GPRegressor, Choice, bool]:
+    def run(self, kernel: Kernel | str) -> tuple[GPRegressor, Choice, bool]:
         """The fitted model, the kernel that it has, and whether it was interrupted."""
         try:
             choice = self._choice(kernel)
@@ -161,7 +167,7 @@ class _Search:
             warnings.simplefilter("ignore", ConvergenceWarning)
             return model.fit(self.X, self.y, start=(optimum.kernel, optimum.noise_variance))
 
-    def _choice(self, kernel: str) -> Choice:
+    def _choice(self, kernel: Kernel | str) -> Choice:
         if kernel != AUTO:
             return named(kernel, self.X, self.y)
         limit = SHARE_OF_TIME * self.time_limit

@@ -29,7 +29,7 @@ from nearexact.kernels.base import as_kernel
 from nearexact.kernels.composite import Composite
 from nearexact.limits import memory_budget
 from nearexact.scaling import Scaling
-from nearexact.tables.kernel_names import KERNELS, SIMPLE, SIMPLEST
+from nearexact.tables.kernel_names import KERNELS, SIMPLE, SIMPLEST, SPLIT, kernel_with_origin
 from nearexact.tables.splits import best_cuts, best_splits
 from nearexact.typing import FloatArray, IndexArray
 
@@ -84,7 +84,7 @@ class KernelOptimum:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The kernel that was chosen, and all that were tried; none of them if it was given by name."""
+    """The kernel that was chosen, and all that were tried; none of them if it was given."""
 
     name: str
     kernel: Kernel  # as it is before any training
@@ -109,9 +109,12 @@ class Choice:
         return list(dict.fromkeys(trial.kernel for trial in self.trials if trial.kernel not in self.tried))
 
 
-def named(name: str, X: FloatArray | pd.DataFrame, y: FloatArray) -> Choice:
-    """The kernel of this name, with the values to start from for these data."""
-    return Choice(name, KERNELS[name](best_splits(np.asarray(X), np.asarray(y)) if "split" in name else ()))
+def named(kernel: Kernel | str, X: FloatArray | pd.DataFrame, y: FloatArray) -> Choice:
+    """The kernel that was asked for, by name with the values to start from for these data."""
+    if isinstance(kernel, Kernel):
+        return Choice(repr(kernel), kernel)
+    origin = best_splits(np.asarray(X), np.asarray(y)) if SPLIT in kernel else (0.0,)
+    return Choice(kernel, kernel_with_origin(kernel, origin))
 
 
 def choose(
@@ -193,7 +196,7 @@ class _Contest:
         random = np.random.default_rng(seed)
         few = random.permutation(len(y))[:SPLIT_ROWS]
         origin = tuple(best_cuts(X[few], y[few]).tolist())
-        self.kernels = {name: make(origin) for name, make in KERNELS.items()}
+        self.kernels = {name: kernel_with_origin(name, origin) for name in KERNELS}
         memory = memory_budget(memory_limit, torch.device("cpu"))
         largest = max(
             (as_kernel(kernel, X.shape[1]) for kernel in self.kernels.values()), key=partial(exact_memory, n=1)
@@ -260,6 +263,7 @@ class _Contest:
             optimum = minimise(
                 LogCoordinates.objective(objective),
                 LogCoordinates.from_theta(theta),
+                bounds=LogCoordinates.bounds(objective.layout.bounds),
                 time_limit=self.timer.left(),
                 settings=SETTINGS,
                 clock=self.timer.clock,

@@ -1,34 +1,29 @@
-"""Kernels that `nearexact fit` knows by name."""
+"""Kernels that `nearexact fit` knows by name, and which of them it compares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
-from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Matern32, Matern52, SquaredExponential
+from nearexact.kernels import ArcCosine, Kernel, named_kernel
+from nearexact.kernels.names import MAKERS
 
 Origin = tuple[float, ...]  # where each input splits the target best, on the standardised scale
-Maker = Callable[[Origin], Kernel]
 
-SIMPLE: dict[str, Maker] = {
-    "se": lambda _: SquaredExponential(),
-    "matern12": lambda _: Matern12(),
-    "matern32": lambda _: Matern32(),
-    "matern52": lambda _: Matern52(),
-    "arccosine": lambda _: ArcCosine(),
-    "arccosine-split": lambda origin: ArcCosine(origin=origin),
-    "arccosine1": lambda _: ArcCosine(order=1),
-}
-
-
-def _with_linear(make: Maker) -> Maker:
-    return lambda origin: make(origin) + Linear()
-
-
-KERNELS = SIMPLE | {f"{name}+linear": _with_linear(make) for name, make in SIMPLE.items()}
+SPLIT = "arccosine-split"
+SIMPLE = ("se", "matern12", "matern32", "matern52", "arccosine", SPLIT, "arccosine1")
+KERNELS = (*SIMPLE, *(f"{name}+linear" for name in SIMPLE))  # that are compared
 AUTO, SIMPLEST = "auto", "se"
 
 
-def check_kernel(name: str) -> None:
-    """Raise a ValueError if there is no kernel of this name."""
-    if name not in KERNELS and name != AUTO:
-        raise ValueError(f"there is no kernel {name!r}; there are {AUTO}, {', '.join(KERNELS)}")
+def kernel_with_origin(name: str, origin: Origin) -> Kernel:
+    """The kernel of this name, with the values to start from; `arccosine-split` has this origin."""
+    return named_kernel(name, {**MAKERS, SPLIT: partial(ArcCosine, origin=origin)}, others=[AUTO])
+
+
+def check_kernel(kernel: Kernel | str) -> None:
+    """Raise a ValueError if this is neither a kernel nor the name of one."""
+    if isinstance(kernel, str):
+        if kernel != AUTO:
+            kernel_with_origin(kernel, (0.0,))
+    elif not isinstance(kernel, Kernel):
+        raise ValueError(f'kernel must be a name such as "{AUTO}" or "se+linear", or a kernel, got {kernel!r}')

@@ -24,7 +24,7 @@ from nearexact.files import check_apart, check_output
 from nearexact.limits import parse_seconds
 from nearexact.persistence import load
 from nearexact.tables.dialect import Spelling
-from nearexact.tables.reading import TableFile, open_table
+from nearexact.tables.reading import Source, TableFile, open_table
 from nearexact.tables.recipe import MISSING_POLICIES, RECIPE, Missing, Recipe, training_rows
 from nearexact.tables.writing import SUFFIXES, table_writer
 
@@ -71,18 +71,18 @@ def recipe_of(model: Model) -> Recipe:
 
 def predict(
     model: str | os.PathLike[str] | tuple[Model, Recipe],
-    path: str | os.PathLike[str],
+    path: Source,
     output: str | os.PathLike[str],
     *,
     level: float = LEVEL,
     missing: Missing | None = None,
     certify: bool = False,
-    training_data: str | os.PathLike[str] | None = None,
+    training_data: Source | None = None,
     time_limit: float | str | None = None,
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Predicted:
-    """Write mean, std, lower and upper for each row of a CSV or Parquet file to another one.
+    """Write mean, std, lower and upper for each row of a CSV or Parquet file, or of a data frame, to another file.
 
     Between lower and upper lies a new observation with probability `level`. With `missing="drop"`, rows with a missing
     value have empty predictions; by default missing values are treated as when the model was fitted.
@@ -91,17 +91,14 @@ def predict(
     mean_error of `mean`, and a std of a new observation, as `std` is, from std_lower to std_upper. A sparse model from
     a file needs the `training_data` for that, the file that it was fitted to. `time_limit` is for these bounds alone.
     """
-    inputs = {"the data": path} | ({} if training_data is None else {"the training data": training_data})
+    inputs = {"the data": path, "the training data": training_data, "the model": model}
     check_output(output, SUFFIXES)
-    check_apart({"the output": output}, inputs | ({} if isinstance(model, tuple) else {"the model": model}))
+    check_apart({"the output": output}, {k: v for k, v in inputs.items() if isinstance(v, str | os.PathLike)})
     estimator, recipe = model if isinstance(model, tuple) else load_with_recipe(model)
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"the level must be between 0 and 1, got {level}")
-    if missing is not None and missing not in MISSING_POLICIES:
-        raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
+    _check_options(level, missing)
     if not certify and not (training_data is None and time_limit is None):
         raise ValueError("training data and a time limit are for certified predictions: ask for those, too (--certify)")
-    file = open_table(Path(path), spelling, wanted=recipe.names)
+    file = open_table(path, spelling, wanted=recipe.names)
     recipe.check_columns(file)
     predictor = _Predictor(estimator, recipe, level)
     if certify:
@@ -118,21 +115,45 @@ def predict(
     return Predicted(rows, empty)
 
 
+def predict_frame(
+    model: str | os.PathLike[str] | tuple[Model, Recipe],
+    frame: pd.DataFrame,
+    *,
+    level: float = LEVEL,
+    missing: Missing | None = None,
+) -> pd.DataFrame:
+    """Mean, std, lower and upper for each row of a data frame, with its index; the options are those of `predict`."""
+    estimator, recipe = model if isinstance(model, tuple) else load_with_recipe(model)
+    _check_options(level, missing)
+    table = open_table(frame)
+    recipe.check_columns(table)
+    predictor = _Predictor(estimator, recipe, level)
+    parts = [predictor.predictions(values) for values in _pieces(table, recipe, missing or recipe.missing)]
+    return pd.DataFrame(np.concatenate(parts), index=frame.index, columns=list(predictor.columns))
+
+
 def certify(
     model: str | os.PathLike[str] | tuple[Model, Recipe],
-    path: str | os.PathLike[str],
+    path: Source,
     *,
     cg_iterations: int | None = None,
     time_limit: float | str | None = None,
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
     progress: bool = False,
 ) -> Certificate:
-    """Bounds on the exact log marginal likelihood, from the file that the model was fitted to."""
+    """Bounds on the exact log marginal likelihood, from the file or data frame that the model was fitted to."""
     estimator, recipe = model if isinstance(model, tuple) else load_with_recipe(model)
-    file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target])
+    file = open_table(path, spelling, wanted=[*recipe.names, recipe.target])
     values, y = training_rows(file, recipe, estimator.certificate_.n)
     estimator.set_params(progress=progress)
     return estimator.certify(recipe.frame(values), y, cg_iterations=cg_iterations, time_limit=time_limit)
+
+
+def _check_options(level: float, missing: Missing | None) -> None:
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"the level must be between 0 and 1, got {level}")
+    if missing is not None and missing not in MISSING_POLICIES:
+        raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
 
 
 def _pieces(file: TableFile, recipe: Recipe, missing: Missing) -> Iterator[np.ndarray]:
@@ -187,18 +208,16 @@ class _Certifier(_Predictor):
         return [certified.mean_error, *noisy_std_bounds(self.model, certified)]
 
 
-def _training_data(
-    model: Model, recipe: Recipe, path: str | os.PathLike[str] | None, spelling: Spelling
-) -> dict[str, Any]:
+def _training_data(model: Model, recipe: Recipe, source: Source | None, spelling: Spelling) -> dict[str, Any]:
     """What the model must be given of the rows that it was trained on."""
     if not needs_training_data(model):
         return {}
-    if path is None:
+    if source is None:
         raise ValueError(
             "a sparse model does not hold its training data: pass the file that it was fitted to as training_data"
             " (--training-data)"
         )
-    file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target])
+    file = open_table(source, spelling, wanted=[*recipe.names, recipe.target])
     values, y = training_rows(file, recipe, model.certificate_.n)
     return {"X_train": recipe.frame(values), "y_train": y}
 

@@ -1,4 +1,4 @@
-"""Tables in files, read in pieces: CSV in any dialect, gzipped or not, and Parquet.
+"""Tables, read in pieces: CSV in any dialect, gzipped or not, Parquet, and data frames.
 
 A piece is a data frame whose columns are numbers, booleans, dates or text; those of a CSV file are always text, since
 a piece does not show what comes in the next one. `columns` decides what the columns mean.
@@ -6,6 +6,7 @@ a piece does not show what comes in the next one. `columns` decides what the col
 
 from __future__ import annotations
 
+import os
 import warnings
 import zlib
 from collections import Counter
@@ -13,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -29,12 +30,15 @@ UNREADABLE = (
 )  # fmt: skip  # what the readers raise on damaged or foreign files
 
 
+Source: TypeAlias = str | os.PathLike[str] | pd.DataFrame  # where a table is: a file, or a data frame
+
+
 class TableFile(Protocol):
-    """A file with named columns."""
+    """A file with named columns, or a data frame."""
 
     @property
-    def path(self) -> Path:
-        """Where it is."""
+    def name(self) -> str:
+        """What messages call it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -49,25 +53,29 @@ class TableFile(Protocol):
 
 
 def open_table(
-    path: str | Path,
+    source: Source,
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
     wanted: Collection[str] = (),
 ) -> TableFile:
-    """A CSV or Parquet file, recognised by its content. A first row with one of the wanted names is a header."""
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}")
-    file: TableFile
-    with _explained(path):
-        if starts_with(path, PARQUET):
-            schema = pq.read_schema(path)
-            file = ParquetTable(path, tuple(name for name in schema.names if not name.startswith("__index_level_")))
-        else:
-            file = CsvTable(path, sniff(path, spelling, wanted))
+    """A data frame, or a CSV or Parquet file, recognised by its content.
+
+    A first row with one of the wanted names is a header.
+    """
+    file = FrameTable(source) if isinstance(source, pd.DataFrame) else _open_file(Path(source), spelling, wanted)
     twice = sorted(name for name, count in Counter(file.columns).items() if count > 1)
     if twice:
-        raise ValueError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}")
+        raise ValueError(f"{file.name} has more than one column of the name {', '.join(map(repr, twice))}")
     return file
+
+
+def _open_file(path: Path, spelling: Spelling, wanted: Collection[str]) -> TableFile:
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
+    with _explained(str(path)):
+        if starts_with(path, PARQUET):
+            schema = pq.read_schema(path)
+            return ParquetTable(path, tuple(name for name in schema.names if not name.startswith("__index_level_")))
+        return CsvTable(path, sniff(path, spelling, wanted))
 
 
 def rows_at_once(columns: int) -> int:
@@ -88,6 +96,10 @@ class CsvTable:
     dialect: Dialect
 
     @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         return self.dialect.columns
 
@@ -99,7 +111,7 @@ class CsvTable:
         return str(self.dialect)
 
     def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
-        with _explained(self.path):
+        with _explained(self.name):
             reader = pd.read_csv(
                 self.path,
                 sep=self.dialect.delimiter,
@@ -117,7 +129,7 @@ class CsvTable:
         with reader:
             empty = True
             while True:
-                with _explained(self.path):
+                with _explained(self.name):
                     piece = next(reader, None)
                 if piece is None:
                     break
@@ -135,6 +147,10 @@ class ParquetTable:
     columns: tuple[str, ...]
 
     @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
     def decimal(self) -> str:
         return "."
 
@@ -143,13 +159,13 @@ class ParquetTable:
 
     def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
         empty = True
-        with _explained(self.path):
+        with _explained(self.name):
             file = pq.ParquetFile(self.path, pre_buffer=False)  # it would hold whole row groups
         with file:
             rows = min(rows, rows_at_once(len(columns)))
             batches = file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False)
             while True:
-                with _explained(self.path):
+                with _explained(self.name):
                     batch = next(batches, None)
                     piece = None if batch is None else _frame(pa.Table.from_batches([batch]), columns)
                 if piece is None:
@@ -157,9 +173,39 @@ class ParquetTable:
                 empty = False
                 yield piece
             if empty:
-                with _explained(self.path):
+                with _explained(self.name):
                     piece = _frame(file.schema_arrow.empty_table(), columns)
                 yield piece
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTable:
+    """A data frame, whose columns become what those of a Parquet file are."""
+
+    frame: pd.DataFrame
+    name: ClassVar[str] = "the data frame"
+    decimal: ClassVar[str] = "."
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(map(str, self.frame.columns))
+
+    def __str__(self) -> str:
+        return "data frame"
+
+    def pieces(self, columns: Sequence[str], rows: int = ROWS_AT_ONCE) -> Iterator[pd.DataFrame]:
+        whole = {name: self._column(name) for name in columns}
+        for first in range(0, max(len(self.frame), 1), rows):
+            yield pd.DataFrame({name: series.iloc[first : first + rows] for name, series in whole.items()})
+
+    def _column(self, name: str) -> pd.Series:
+        cells = self.frame.iloc[:, self.columns.index(name)]
+        try:
+            column = pa.chunked_array([pa.array(cells, from_pandas=True)])
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"column {name!r} of the data frame holds cells of different kinds: {reason}") from error
+        return _series(name, column)
 
 
 def _frame(table: pa.Table, columns: Sequence[str]) -> pd.DataFrame:
@@ -185,7 +231,7 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(name: str) -> Iterator[None]:
     """Turn every error of a reader into a ValueError of one line that names the file."""
     try:
         with warnings.catch_warnings():
@@ -195,11 +241,11 @@ def _explained(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is not {error.encoding.upper()} text (byte 0x{error.object[error.start]:02x}): pass its encoding,"
+            f"{name} is not {error.encoding.upper()} text (byte 0x{error.object[error.start]:02x}): pass its encoding,"
             " such as latin-1"
         ) from error
     except pd.errors.ParserWarning as error:
-        raise ValueError(f"{path} cannot be read as a table: its rows have more cells than its header") from error
+        raise ValueError(f"{name} cannot be read as a table: its rows have more cells than its header") from error
     except UNREADABLE as error:
         reason = " ".join(str(error).replace("Error tokenizing data. C error: ", "").split())
-        raise ValueError(f"{path} cannot be read as a table: {reason or type(error).__name__}") from error
+        raise ValueError(f"{name} cannot be read as a table: {reason or type(error).__name__}") from error
