@@ -44,6 +44,7 @@ from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.prediction_gradients import prediction_gradients
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
@@ -164,6 +165,23 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         for rows in row_chunks(len(inputs), PREDICTED_ROWS):
             mean[rows] = self._posterior.mean(_standardised(inputs[rows], self._scaling_X)).cpu().numpy()
         return self._scaling_y.undo(mean)
+
+    def predict_gradient(self, X: Any, noise: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Derivatives of predictive mean and standard deviation by the inputs, at the rows of X: [N, D] each.
+
+        They are those of what `predict(X, return_std=True, noise=noise)` returns, in the user's units. Where the
+        standard deviation is 0 its derivative is given as 0. Functions under a kernel with a kink (Matern12, ArcCosine
+        of order 0) have no derivative at the model's own points: there, what has none is left out.
+        """
+        inputs = self._new_inputs(X)
+        found = prediction_gradients(self._posterior, _standardised(inputs, self._scaling_X))
+        variance, by_mean, by_variance = (
+            part.cpu().numpy() for part in (found.variance, found.mean_by_x, found.variance_by_x)
+        )
+        std = np.sqrt(variance + self.noise_variance_ if noise else variance)[:, None]
+        by_std = np.divide(by_variance, 2.0 * std, out=np.zeros_like(by_variance), where=std > 0.0)
+        units = self._scaling_y.scale / self._scaling_X.scale
+        return by_mean * units, by_std * units
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> FloatArray:
         """Draws of new observations, noise included, at the rows of X: [rows, n_samples]."""

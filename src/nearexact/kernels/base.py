@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.autodiff import FormulaForm
+from nearexact.kernels.autodiff import FormulaForm, matrix, row_by_row
 from nearexact.kernels.form import Cross, Form, Tensors, add_to, quadratic_features, with_diagonal
 from nearexact.kernels.parameter_bounds import Bounds, CheckedBounds, checked_bounds, interval, same_bounds
 from nearexact.typing import FloatArray
@@ -170,7 +170,11 @@ class Kernel:
 
         Rows between which the kernel is evaluated need features with the same centre.
         """
-        return quadratic_features(X - centre if self.stationary else X)
+        return quadratic_features(self.measured(X, centre))
+
+    def measured(self, X: Tensor, centre: Tensor) -> Tensor:
+        """Rows X as the kernel sees them: one that depends on differences alone measures from the centre."""
+        return X - centre if self.stationary else X
 
     @property
     def temporaries(self) -> int:
@@ -203,8 +207,20 @@ class Kernel:
         """Σ_n weights[n] ∂k(x_n, x_n)/∂p by parameter name."""
         return self._form().diagonal_vjp(self._tensors(A), A, weights)
 
+    def differentiable(self, X: Tensor, Z: Tensor) -> Tensor:
+        """K [N, M] between rows X and Z, by operations that torch differentiates by both; slower than `cross`."""
+        centre = Z.mean(0)
+        return matrix(self.formula, self._tensors(X), self.measured(X, centre), self.measured(Z, centre))
+
+    def differentiable_diagonal(self, X: Tensor) -> Tensor:
+        """The values k(x_n, x_n), [N], by operations that torch differentiates by X."""
+        p, inputs = self._tensors(X), self.measured(X, X.detach().mean(0))
+        if self.stationary:  # then they are the same for all x
+            return matrix(self.formula, p, inputs[:1].detach(), inputs[:1].detach())[0].expand(len(X))
+        return row_by_row(self.formula, p, inputs)
+
     def _form(self) -> Form:
-        """The mathematics. Kernels with gradients written by hand return a form of their own."""
+        """The mathematics. Kernels with gradients written by hand return a form of their own, besides their formula."""
         return FormulaForm(self.formula, self.stationary)
 
     # ---- inside ----------------------------------------------------------------------------------------------------

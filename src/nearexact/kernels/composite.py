@@ -81,8 +81,13 @@ class Composite(Kernel):
         return CompositeCross(self, B)
 
     def diagonal(self, A: Tensor) -> Tensor:
-        operation = torch.add if self.operation == "+" else torch.mul
-        return reduce(operation, [part.diagonal(a) for part, a in zip(self.parts, self.split(A), strict=True)])
+        return self._combine([part.diagonal(a) for part, a in zip(self.parts, self.split(A), strict=True)])
+
+    def differentiable(self, X: Tensor, Z: Tensor) -> Tensor:
+        return self._combine([part.differentiable(X, Z) for part in self.parts])
+
+    def differentiable_diagonal(self, X: Tensor) -> Tensor:
+        return self._combine([part.differentiable_diagonal(X) for part in self.parts])
 
     def diagonal_vjp(self, A: Tensor, weights: Tensor) -> Tensors:
         parts = list(zip(self.parts, self.split(A), strict=True))
@@ -94,6 +99,9 @@ class Composite(Kernel):
     def split(self, A: Tensor) -> tuple[Tensor, ...]:
         """The columns of features that belong to each part. All kernels but composites have equally many."""
         return torch.split(A, [_leaves(part) * A.shape[1] // _leaves(self) for part in self.parts], dim=1)
+
+    def _combine(self, values: list[Tensor]) -> Tensor:
+        return reduce(torch.add if self.operation == "+" else torch.mul, values)
 
     def _by_part(self, values: Mapping[str, Value]) -> list[tuple[Kernel, dict[str, Value]]]:
         """What belongs to each part, under the names that it has there."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nearexact.kernels.base import Kernel
-from nearexact.kernels.form import Cross, Form, Tensors, inputs, quadratic_features, squares
+from nearexact.kernels.form import Cross, Form, Tensors, distances, inputs, quadratic_features, squares
 
 # The product form |x|² + |z|² − 2xz leaves an error of a few eps·(|x|² + |z|²) in a squared distance. Pairs closer than
 # the fraction NEAR of |x|² + |z|² are computed from differences instead, which keeps the relative error below 1e-9. For
@@ -231,6 +231,11 @@ class PeriodicCross:
         return -(inputs(A) * angles_bar).sum(0) * (2.0 * math.pi / self.p["period"].square())
 
 
+def scaled_distances(p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+    """|x − z| in lengthscales."""
+    return distances(X / p["lengthscales"], Z / p["lengthscales"])
+
+
 def constant_diagonal(p: Tensors, A: Tensor) -> Tensor:
     """k(x, x) of a stationary kernel: the variance, for every row."""
     return p["variance"].repeat(len(A))
@@ -272,6 +277,9 @@ class SquaredExponential(Kernel):
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
 
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        return p["variance"] * torch.exp(-0.5 * scaled_distances(p, X, Z).square())
+
     def _form(self) -> Form:
         return SquaredExponentialForm()
 
@@ -283,6 +291,9 @@ class Matern12(Kernel):
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
+
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        return p["variance"] * torch.exp(-scaled_distances(p, X, Z))
 
     def _form(self) -> Form:
         return MATERN12
@@ -296,6 +307,10 @@ class Matern32(Kernel):
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
 
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        r = math.sqrt(3.0) * scaled_distances(p, X, Z)
+        return p["variance"] * (1.0 + r) * torch.exp(-r)
+
     def _form(self) -> Form:
         return MATERN32
 
@@ -307,6 +322,10 @@ class Matern52(Kernel):
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
+
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        r = math.sqrt(5.0) * scaled_distances(p, X, Z)
+        return p["variance"] * (1.0 + r + r.square() / 3.0) * torch.exp(-r)
 
     def _form(self) -> Form:
         return MATERN52
@@ -320,6 +339,11 @@ class Periodic(Kernel):
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
+
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        angles = [2.0 * math.pi / p["period"] * rows for rows in (X, Z)]
+        x, z = (torch.cat([angle.cos(), angle.sin()], dim=1) / p["lengthscales"].repeat(2) for angle in angles)
+        return p["variance"] * torch.exp(-0.5 * distances(x, z).square())
 
     def _form(self) -> Form:
         return PeriodicForm()
