@@ -40,6 +40,7 @@ from nearexact.certifying_predictions import CertifiedPredictions, certify_predi
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
+from nearexact.gp.function_draws import draw_functions
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
@@ -55,12 +56,15 @@ from nearexact.kernels.parameter_bounds import checked_bounds
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.noise_only import noise_only_likelihood
 from nearexact.notebook import estimator_html
+from nearexact.onnx_export import save_onnx
 from nearexact.progress import Display, progress_display
 from nearexact.scaling import Scaling
+from nearexact.torch_posterior import TorchPosterior
 from nearexact.typing import FloatArray, MemoryLimit, NoiseBounds, TimeLimit
 from nearexact.validation import table_hint
 
 PREDICTED_ROWS = 2**16  # standardised and predicted at once
+JOINT_ROWS = 2048  # up to which draws have the exact joint covariance
 SAME_ROWS = 1e-6  # standard deviations by which numbers may differ that were written to text and read again
 LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
 
@@ -184,12 +188,22 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return by_mean * units, by_std * units
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> FloatArray:
-        """Draws of new observations, noise included, at the rows of X: [rows, n_samples]."""
+        """Draws of new observations, noise included, at the rows of X: [rows, n_samples].
+
+        Up to 2048 rows have the exact joint covariance. At more rows, of which no square array is made, whole functions
+        are drawn: a draw from the prior by random features, corrected at the model's points. The correction is exact,
+        and covariances of the prior are right to a few per cent of its variance. Of a kernel of your own no features
+        are known: then rows are correlated through inducing points alone.
+        """
         inputs = _standardised(self._new_inputs(X), self._scaling_X)
         if not isinstance(n_samples, (int, np.integer)) or n_samples < 1:
             raise ValueError(f"n_samples must be a whole number of at least 1, got {n_samples!r}")
         random = check_random_state(random_state)
-        draws = self._posterior.sample(inputs, int(n_samples), int(random.randint(2**31))).T.cpu().numpy()
+        seed = int(random.randint(2**31))
+        if len(inputs) <= JOINT_ROWS:
+            draws = self._posterior.sample(inputs, int(n_samples), seed).T.cpu().numpy()
+        else:
+            draws = draw_functions(self._posterior, int(n_samples), seed)(inputs).cpu().numpy()
         draws = draws + math.sqrt(self.noise_variance_) * random.standard_normal(draws.shape)
         return self._scaling_y.undo(draws)
 
@@ -263,6 +277,23 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         """
         check_is_fitted(self, "_posterior")
         persistence.save(self, path)
+
+    def to_torch(self, *, noise: bool = True) -> TorchPosterior:
+        """A torch module from inputs [..., D] to predictive mean and variance [...], with gradients by the inputs.
+
+        They are those of `predict`, in the user's units; with `noise=False`, those of the function without noise.
+        """
+        check_is_fitted(self, "_posterior")
+        return TorchPosterior(self._posterior, self._scaling_X, self._scaling_y, noise)
+
+    def save_onnx(self, path: str | os.PathLike[str], *, noise: bool = True) -> None:
+        """Write a sparse GP as an ONNX graph from "X" [N, D] to "mean" [N] and "variance" [N], all in float64.
+
+        They are those of `predict`, in the user's units; with `noise=False`, those of the function without noise. Needs
+        the extra "onnx".
+        """
+        check_is_fitted(self, "_posterior")
+        save_onnx(self, path, noise=noise)
 
     def _repr_html_inner(self) -> str:
         """What notebooks show: scikit-learn's diagram, and before it what was learnt."""

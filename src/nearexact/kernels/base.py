@@ -22,6 +22,7 @@ from torch import Tensor
 from nearexact.kernels.autodiff import FormulaForm, matrix, row_by_row
 from nearexact.kernels.form import Cross, Form, Tensors, add_to, quadratic_features, with_diagonal
 from nearexact.kernels.parameter_bounds import Bounds, CheckedBounds, checked_bounds, interval, same_bounds
+from nearexact.kernels.random_features import Features
 from nearexact.typing import FloatArray
 from nearexact.validation import as_matrix
 
@@ -218,6 +219,10 @@ class Kernel:
         if self.stationary:  # then they are the same for all x
             return matrix(self.formula, p, inputs[:1].detach(), inputs[:1].detach())[0].expand(len(X))
         return row_by_row(self.formula, p, inputs)
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features | None:
+        """So many draws of features for float64 rows on the device of `like`; None where it is not known how."""
+        return None
 
     def _form(self) -> Form:
         """The mathematics. Kernels with gradients written by hand return a form of their own, besides their formula."""

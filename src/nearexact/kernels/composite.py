@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, Self, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.form import Cross, Tensors
 from nearexact.kernels.parameter_bounds import Bounds, CheckedBounds
+from nearexact.kernels.random_features import Features, product_of, sum_of
 from nearexact.typing import FloatArray
 
 Value = TypeVar("Value")
@@ -95,6 +97,13 @@ class Composite(Kernel):
         if self.operation == "*":
             bars = [weights * others for others in _products_of_others([part.diagonal(a) for part, a in parts])]
         return _named([part.diagonal_vjp(a, bar) for (part, a), bar in zip(parts, bars, strict=True)])
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features | None:
+        parts = [part.random_features(count, random, like) for part in self.parts]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return sum_of(known) if self.operation == "+" else product_of(known)
 
     def split(self, A: Tensor) -> tuple[Tensor, ...]:
         """The columns of features that belong to each part. All kernels but composites have equally many."""

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.form import Cross, Form, Tensors, distances, inputs, quadratic_features, squares
+from nearexact.kernels.random_features import Features, waves
 
 # The product form |x|² + |z|² − 2xz leaves an error of a few eps·(|x|² + |z|²) in a squared distance. Pairs closer than
 # the fraction NEAR of |x|² + |z|² are computed from differences instead, which keeps the relative error below 1e-9. For
@@ -236,6 +238,17 @@ def scaled_distances(p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
     return distances(X / p["lengthscales"], Z / p["lengthscales"])
 
 
+def matern_waves(p: Tensors, count: int, random: np.random.Generator, smoothness: float) -> Features:
+    """Waves whose frequencies follow a t-distribution with 2·smoothness degrees of freedom; a normal one in the limit.
+
+    That is the spectral density of a Matérn kernel, and of the squared exponential.
+    """
+    frequencies = random.standard_normal((count, len(p["lengthscales"])))
+    if math.isfinite(smoothness):
+        frequencies /= np.sqrt(random.chisquare(2.0 * smoothness, (count, 1)) / (2.0 * smoothness))
+    return waves(p["lengthscales"].new_tensor(frequencies) / p["lengthscales"], p["variance"])
+
+
 def constant_diagonal(p: Tensors, A: Tensor) -> Tensor:
     """k(x, x) of a stationary kernel: the variance, for every row."""
     return p["variance"].repeat(len(A))
@@ -280,6 +293,9 @@ class SquaredExponential(Kernel):
     def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
         return p["variance"] * torch.exp(-0.5 * scaled_distances(p, X, Z).square())
 
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        return matern_waves(self._tensors(like), count, random, math.inf)
+
     def _form(self) -> Form:
         return SquaredExponentialForm()
 
@@ -294,6 +310,9 @@ class Matern12(Kernel):
 
     def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
         return p["variance"] * torch.exp(-scaled_distances(p, X, Z))
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        return matern_waves(self._tensors(like), count, random, 0.5)
 
     def _form(self) -> Form:
         return MATERN12
@@ -311,6 +330,9 @@ class Matern32(Kernel):
         r = math.sqrt(3.0) * scaled_distances(p, X, Z)
         return p["variance"] * (1.0 + r) * torch.exp(-r)
 
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        return matern_waves(self._tensors(like), count, random, 1.5)
+
     def _form(self) -> Form:
         return MATERN32
 
@@ -326,6 +348,9 @@ class Matern52(Kernel):
     def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
         r = math.sqrt(5.0) * scaled_distances(p, X, Z)
         return p["variance"] * (1.0 + r + r.square() / 3.0) * torch.exp(-r)
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        return matern_waves(self._tensors(like), count, random, 2.5)
 
     def _form(self) -> Form:
         return MATERN52
@@ -344,6 +369,13 @@ class Periodic(Kernel):
         angles = [2.0 * math.pi / p["period"] * rows for rows in (X, Z)]
         x, z = (torch.cat([angle.cos(), angle.sin()], dim=1) / p["lengthscales"].repeat(2) for angle in angles)
         return p["variance"] * torch.exp(-0.5 * distances(x, z).square())
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        p = self._tensors(like)
+        # exp((cos α − 1)/l²) = Σ_j P(j) cos jα, where P is the distribution of the difference of two Poisson variables.
+        mean = np.broadcast_to(0.5 / self.parameters["lengthscales"] ** 2, (count, like.shape[1]))
+        multiples = like.new_tensor((random.poisson(mean) - random.poisson(mean)).astype(np.float64))
+        return waves(2.0 * math.pi * multiples / p["period"], p["variance"])
 
     def _form(self) -> Form:
         return PeriodicForm()
