@@ -153,3 +153,30 @@ def test_the_optimiser_evaluates_nothing_outside(in_logs: bool) -> None:
 def test_noise_bounds_that_are_none_are_refused(bounds: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GPRegressor(noise_bounds=bounds).fit(*regression(20))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["sparse", "cholesky", "iterative"])
+def test_targets_far_from_zero_lose_no_digits(method: str) -> None:
+    X, y = regression(60, d=2)
+    y = np.round(y, 3) * 8.0  # of 1e9 + y float64 holds all but 1e-7
+    kernel = SquaredExponential([0.7, 2.0]).with_bounds(lengthscales="fixed", variance="fixed")
+    near, far = (
+        GPRegressor(kernel, method=method, noise_bounds=0.02, random_state=0).fit(X, y + offset)
+        for offset in (0.0, 1e9)
+    )
+    (mean, std), (far_mean, far_std) = (model.predict(X, return_std=True) for model in (near, far))
+    aimed = 1e-4 if method == "iterative" else 1e-6  # conjugate gradients end elsewhere, within what is proved
+    np.testing.assert_allclose(far_mean - 1e9, mean, atol=aimed)
+    np.testing.assert_allclose(far_std, std, rtol=1e-6)
+    assert far.log_marginal_likelihood_ == pytest.approx(near.log_marginal_likelihood_, abs=1e-4)
+
+
+def test_a_linear_kernel_beside_another_is_a_linear_mean() -> None:
+    """Far from the data predictions follow the trend, where without it they go back to the mean of the targets."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, size=(60, 1))
+    y = 5.0 * X[:, 0] + np.sin(3.0 * X[:, 0]) + 0.1 * rng.normal(size=60)
+    far = np.array([[30.0]])
+    with_trend = GPRegressor("se+linear", random_state=0).fit(X, y).predict(far)
+    assert with_trend == pytest.approx(150.0, rel=0.05)
+    assert GPRegressor("se", random_state=0).fit(X, y).predict(far) < 75.0
