@@ -16,7 +16,7 @@ from torch import Tensor
 from nearexact import GPRegressor
 
 BOUNDS = torch.tensor([[-5.0, 0.0], [10.0, 15.0]], dtype=torch.float64)
-EVALUATIONS = 15
+EVALUATIONS = 12
 STARTS = 8
 
 
@@ -96,7 +96,7 @@ def main() -> None:
     X = rng.uniform(low, high, size=(10, 2))
     y = branin(X)
     for number in range(EVALUATIONS):
-        model = GPRegressor("matern52", noise_bounds=(1e-5, 1e-4), time_limit=1, random_state=0).fit(X, y)
+        model = GPRegressor("matern52", noise_bounds=(1e-5, 1e-4), time_limit=0.3, random_state=0).fit(X, y)
         best = float(y.max())
         candidate = next_by_botorch(model, best) if with_botorch else next_by_torch(model, best, seed=number)
         X = np.concatenate([X, candidate.detach().numpy()])
