@@ -29,8 +29,7 @@ from nearexact.bench.metrics import nlpd, rmse
 from nearexact.gp.starts import Start
 from nearexact.kernels import Kernel
 from nearexact.tables.kernel_choice import SHARE_OF_TIME, Choice, choose, named
-from nearexact.tables.kernel_names import SIMPLEST
-from nearexact.tables.named_kernels import KERNELS
+from nearexact.tables.kernel_names import COMPARED, SIMPLEST
 from nearexact.typing import FloatArray
 
 NAMES = ("elevators", "kin8nm", "bike", "pol", "power", "protein", "skillcraft", "naval")
@@ -92,7 +91,7 @@ def compare(data: Data, time_limit: float, *, all_kernels: bool) -> dict[str, ob
     choice: Choice = choose(data.X, data.y, time_limit=SHARE_OF_TIME * time_limit)
     seconds = time.perf_counter() - started
     chosen = scores(choice.name, choice.kernel, data, time_limit - seconds, choice.start)
-    names = list(KERNELS) if all_kernels else [SIMPLEST]
+    names = list(COMPARED) if all_kernels else [SIMPLEST]
     others = [scores(name, named(name, data.X, data.y).kernel, data, time_limit) for name in names]
     return {
         "rows": len(data.y),
@@ -144,7 +143,7 @@ def main() -> None:
     results = record.get("results", {})
     for name, data in problems([n for n in given.names.split(",") if n], given.rows, given.tables):
         every = name in given.all_kernels.split(",")
-        if name in results and len(results[name]["others"]) >= (len(KERNELS) if every else 1):
+        if name in results and len(results[name]["others"]) >= (len(COMPARED) if every else 1):
             continue
         results[name] = compare(data, given.time_limit, all_kernels=every)
         clock = "processor" if time.perf_counter is time.process_time else "wall"  # see cpu_clock.py

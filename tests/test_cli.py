@@ -104,6 +104,7 @@ QUICK_ANSWERS = {
     "fit none.csv --target y -o m.nx": 2,
     "fit t.csv --target none -o m.nx": 2,
     "fit t.csv --target y -o m.nx --kernel none": 2,
+    "fit t.csv --target y -o m.nx --kernel se+linear*(periodic": 2,
     "fit t.csv --target y -o m.nx --time-limit soon": 2,
     "fit t.csv": 2,
     "predict none.nx t.csv -o o.csv": 2,

@@ -1,4 +1,4 @@
-"""What README, docs/kernels.md and `examples/` show works as shown."""
+"""What README, docs and `examples/` show works as shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,16 @@ def test_demo_certifies_both_data_sets_and_draws_a_picture(tmp_path: Path) -> No
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("document", "n_examples"), [("README.md", 3), ("docs/kernels.md", 1)])
+def test_bayesian_optimisation_comes_near_the_maximum(tmp_path: Path) -> None:
+    """With BoTorch where it is installed, else with torch alone."""
+    command = [sys.executable, str(ROOT / "examples" / "botorch_surrogate.py")]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    best = re.search(r"best value (-[\d.]+) after 22 evaluations", output)
+    assert best is not None
+    assert -3.0 < float(best[1]) <= -0.3978  # of ten random places the best is far below
+
+
+@pytest.mark.parametrize(("document", "n_examples"), [("README.md", 3), ("docs/kernels.md", 2), ("docs/models.md", 1)])
 def test_code_in_documents_runs(
     document: str,
     n_examples: int,

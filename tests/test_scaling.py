@@ -32,3 +32,13 @@ def test_standardised_columns_and_back(values: np.ndarray, exponent: float) -> N
 def test_a_constant_becomes_exactly_zero(value: float) -> None:
     assert not Scaling.of(np.full((7, 1), value)).apply(np.full((3, 1), value)).any()
     assert not Scaling.of(np.full(7, value)).apply(np.full(3, value)).any()
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e9, -1e12])
+def test_an_offset_loses_no_digits_but_those_of_the_values(offset: float) -> None:
+    """Values that float64 holds exactly with the offset: what is left without it is the same."""
+    values = np.random.default_rng(0).integers(-1000, 1000, size=500) / 8.0
+    near, far = Scaling.of(values), Scaling.of(values + offset)
+    assert far.scale == pytest.approx(near.scale, rel=1e-12)
+    rounding = 4.0 * np.spacing(abs(offset)) / near.scale  # of the shift
+    np.testing.assert_allclose(far.apply(values + offset), near.apply(values), rtol=1e-12, atol=rounding)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -39,23 +40,31 @@ from nearexact.certifying_predictions import CertifiedPredictions, certify_predi
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
+from nearexact.gp.function_draws import draw_functions
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.prediction_gradients import prediction_gradients
+from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
+from nearexact.kernels.parameter_bounds import checked_bounds
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.noise_only import noise_only_likelihood
 from nearexact.notebook import estimator_html
+from nearexact.onnx_export import save_onnx
 from nearexact.progress import Display, progress_display
 from nearexact.scaling import Scaling
-from nearexact.typing import FloatArray, MemoryLimit, TimeLimit
+from nearexact.torch_posterior import TorchPosterior
+from nearexact.typing import FloatArray, MemoryLimit, NoiseBounds, TimeLimit
+from nearexact.validation import table_hint
 
 PREDICTED_ROWS = 2**16  # standardised and predicted at once
+JOINT_ROWS = 2048  # up to which draws have the exact joint covariance
 SAME_ROWS = 1e-6  # standard deviations by which numbers may differ that were written to text and read again
 LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
 
@@ -79,10 +88,11 @@ class Problem:
 class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What the sparse and the exact estimator share: data in, predictions out."""
 
-    kernel: Kernel | None
+    kernel: Kernel | str | None
     time_limit: TimeLimit
     memory_limit: MemoryLimit
     max_inducing: int
+    noise_bounds: NoiseBounds
     device: str
     random_state: Any
     progress: bool
@@ -101,6 +111,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     _scaling_X: Scaling
     _scaling_y: Scaling
     _problem: Problem | None  # not in a loaded model
+    # Limits that clones of one estimator have warned about, shared by all of them: a cross-validation warns once, not
+    # once for each fold. None in an estimator that is no clone, which always warns.
+    _warned: set[str] | None = None
 
     def fit(self, X: Any, y: Any, *, start: Start | None = None) -> Self:
         """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on.
@@ -157,13 +170,40 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             mean[rows] = self._posterior.mean(_standardised(inputs[rows], self._scaling_X)).cpu().numpy()
         return self._scaling_y.undo(mean)
 
+    def predict_gradient(self, X: Any, noise: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Derivatives of predictive mean and standard deviation by the inputs, at the rows of X: [N, D] each.
+
+        They are those of what `predict(X, return_std=True, noise=noise)` returns, in the user's units. Where the
+        standard deviation is 0 its derivative is given as 0. Functions under a kernel with a kink (Matern12, ArcCosine
+        of order 0) have no derivative at the model's own points: there, what has none is left out.
+        """
+        inputs = self._new_inputs(X)
+        found = prediction_gradients(self._posterior, _standardised(inputs, self._scaling_X))
+        variance, by_mean, by_variance = (
+            part.cpu().numpy() for part in (found.variance, found.mean_by_x, found.variance_by_x)
+        )
+        std = np.sqrt(variance + self.noise_variance_ if noise else variance)[:, None]
+        by_std = np.divide(by_variance, 2.0 * std, out=np.zeros_like(by_variance), where=std > 0.0)
+        units = self._scaling_y.scale / self._scaling_X.scale
+        return by_mean * units, by_std * units
+
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> FloatArray:
-        """Draws of new observations, noise included, at the rows of X: [rows, n_samples]."""
+        """Draws of new observations, noise included, at the rows of X: [rows, n_samples].
+
+        Up to 2048 rows have the exact joint covariance. At more rows, of which no square array is made, whole functions
+        are drawn: a draw from the prior by random features, corrected at the model's points. The correction is exact,
+        and covariances of the prior are right to a few per cent of its variance. Of a kernel of your own no features
+        are known: then rows are correlated through inducing points alone.
+        """
         inputs = _standardised(self._new_inputs(X), self._scaling_X)
         if not isinstance(n_samples, (int, np.integer)) or n_samples < 1:
             raise ValueError(f"n_samples must be a whole number of at least 1, got {n_samples!r}")
         random = check_random_state(random_state)
-        draws = self._posterior.sample(inputs, int(n_samples), int(random.randint(2**31))).T.cpu().numpy()
+        seed = int(random.randint(2**31))
+        if len(inputs) <= JOINT_ROWS:
+            draws = self._posterior.sample(inputs, int(n_samples), seed).T.cpu().numpy()
+        else:
+            draws = draw_functions(self._posterior, int(n_samples), seed)(inputs).cpu().numpy()
         draws = draws + math.sqrt(self.noise_variance_) * random.standard_normal(draws.shape)
         return self._scaling_y.undo(draws)
 
@@ -212,6 +252,24 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         """
         return certify_predictions(self, self._new_inputs(X), X_train, y_train, time_limit)
 
+    @property
+    def log_marginal_likelihood_(self) -> float:
+        """The log marginal likelihood at the fitted hyperparameters, in nats, of the standardised data.
+
+        Exact by Cholesky; by conjugate gradients the estimate, whose standard error is in `certificate_`; of a sparse
+        GP the best proved lower bound on that of the exact GP, which `certify` raises. In the units of y it is lower by
+        N times the logarithm of the standard deviation of y.
+        """
+        check_is_fitted(self, "_posterior")
+        estimate = self.certificate_.known_estimate
+        return self.certificate_.lower if estimate is None else estimate.value
+
+    def __sklearn_clone__(self) -> Self:
+        """A clone that gives no warning which another clone of the same estimator has given."""
+        copy: Self = super().__sklearn_clone__()
+        copy._warned = self._warned if self._warned is not None else self.__dict__.setdefault("_clones_warned", set())
+        return copy
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted estimator to one file, from which `nearexact.load` makes it again.
 
@@ -219,6 +277,23 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         """
         check_is_fitted(self, "_posterior")
         persistence.save(self, path)
+
+    def to_torch(self, *, noise: bool = True) -> TorchPosterior:
+        """A torch module from inputs [..., D] to predictive mean and variance [...], with gradients by the inputs.
+
+        They are those of `predict`, in the user's units; with `noise=False`, those of the function without noise.
+        """
+        check_is_fitted(self, "_posterior")
+        return TorchPosterior(self._posterior, self._scaling_X, self._scaling_y, noise)
+
+    def save_onnx(self, path: str | os.PathLike[str], *, noise: bool = True) -> None:
+        """Write a sparse GP as an ONNX graph from "X" [N, D] to "mean" [N] and "variance" [N], all in float64.
+
+        They are those of `predict`, in the user's units; with `noise=False`, those of the function without noise. Needs
+        the extra "onnx".
+        """
+        check_is_fitted(self, "_posterior")
+        save_onnx(self, path, noise=noise)
 
     def _repr_html_inner(self) -> str:
         """What notebooks show: scikit-learn's diagram, and before it what was learnt."""
@@ -234,11 +309,20 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     def _prepare(self, X: Any, y: Any) -> Problem:
         """Checked and standardised training data on the device."""
         device = _device(self.device)
-        inputs, targets = validate_data(
-            self, _as_array(X), _as_array(y), dtype=np.float64, order="C", y_numeric=True, ensure_min_samples=2
-        )
+        inputs, targets = self._validated(X, y, order="C", y_numeric=True, ensure_min_samples=2)
         targets = targets.astype(np.float64)
         return Problem.of(inputs, targets, Scaling.of(inputs), Scaling.of(targets), device)
+
+    def _numerics(self) -> Numerics:
+        """Numerical constants, with the user's bounds on the noise variance."""
+        if self.noise_bounds is None:
+            return DEFAULT_NUMERICS
+        is_number = isinstance(self.noise_bounds, Real) and not isinstance(self.noise_bounds, bool)
+        ends = (self.noise_bounds, self.noise_bounds) if is_number else self.noise_bounds
+        bounds = checked_bounds("noise_variance", ends, per_input=False)
+        if isinstance(bounds, str):
+            raise ValueError("noise_bounds must be (low, high), or a number to fix the noise variance at, got 'fixed'")
+        return replace(DEFAULT_NUMERICS, noise_bounds=(float(bounds[0]), float(bounds[1])))
 
     def _run(self, training: Training | ExactTraining | IterativeTraining, problem: Problem) -> None:
         """Train, and become the best model, also after Ctrl-C, which is then passed on."""
@@ -311,8 +395,10 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             TrainingEnd.MAX_ITERATIONS: "the largest number of iterations",
         }
         limit = next((words for end, words in limits.items() if end == ended), None)
-        if limit is None or self.certificate_.verdict in NEAR_EXACT:
+        if limit is None or self.certificate_.verdict in NEAR_EXACT or limit in (self._warned or ()):
             return
+        if self._warned is not None:
+            self._warned.add(limit)
         if not isinstance(self._posterior, SparsePosterior):
             message = (
                 f"{limit} ended the fit before the optimiser had converged: the log marginal likelihood is"
@@ -347,7 +433,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _new_inputs(self, X: Any) -> FloatArray:
         check_is_fitted(self, "_posterior")
-        inputs: FloatArray = validate_data(self, _as_array(X), dtype=np.float64, reset=False)
+        inputs: FloatArray = self._validated(X, reset=False)
         return inputs
 
     def _standardised_inputs(self, inputs: FloatArray) -> torch.Tensor:
@@ -355,8 +441,18 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _new_inputs_and_targets(self, X: Any, y: Any) -> tuple[FloatArray, FloatArray]:
         check_is_fitted(self, "_posterior")
-        inputs, targets = validate_data(self, _as_array(X), _as_array(y), dtype=np.float64, y_numeric=True, reset=False)
+        inputs, targets = self._validated(X, y, y_numeric=True, reset=False)
         return inputs, targets.astype(np.float64)
+
+    def _validated(self, *data: Any, **options: Any) -> Any:
+        """What scikit-learn's checks leave of X, or of X and y; their errors say where tables of other kinds belong."""
+        try:
+            return validate_data(self, *map(_as_array, data), dtype=np.float64, **options)
+        except (TypeError, ValueError) as error:
+            hint = table_hint(data[0], error)
+            if hint is None:
+                raise
+            raise ValueError(f"{error}\n{hint}") from error
 
     def _mean_and_std(self, inputs: FloatArray, noise: bool) -> tuple[FloatArray, FloatArray]:
         mean, variance = np.empty(len(inputs)), np.empty(len(inputs))

@@ -74,6 +74,7 @@ def _search(estimator: Regressor, problem: Problem, seconds: float) -> Evidence 
         time_limit=min(SEARCH_SHARE * seconds, LONGEST_SEARCH),
         memory=memory_budget(estimator.memory_limit, problem.X.device),
         seed=0,
+        numerics=estimator._numerics(),
     )
     search.run()
     return search.evidence(search.layout.pack(estimator.kernel_, estimator.noise_variance_), search.timer.left())

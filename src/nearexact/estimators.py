@@ -16,10 +16,11 @@ from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.stages import Stage
 from nearexact.gp.training import Training
-from nearexact.kernels import Kernel, SquaredExponential
+from nearexact.kernels import Kernel
 from nearexact.kernels.base import as_kernel
+from nearexact.kernels.names import as_named
 from nearexact.progress import Display
-from nearexact.typing import MemoryLimit, TimeLimit
+from nearexact.typing import MemoryLimit, NoiseBounds, TimeLimit
 
 METHODS = ("auto", "cholesky", "iterative", "sparse")
 
@@ -32,14 +33,17 @@ class SGPRegressor(Regressor):
 
     Parameters
     ----------
-    kernel : Kernel, default SquaredExponential()
-        Covariance function, with the values to start from. One lengthscale per input.
+    kernel : Kernel or str, default SquaredExponential()
+        Covariance function, with the values to start from, or its name: "matern52", "se+linear", … One lengthscale per
+        input. `with_bounds` of a kernel bounds its parameters, or fixes them.
     time_limit : float or str, default 600
         Seconds, or text such as "5m"; None for no limit. The best model so far is kept.
     memory_limit : int or str, default None
         Bytes, or text such as "2GB", for what training allocates besides the data; None for half of what is free.
     max_inducing : int, default 10000
         Largest M; at most 10000.
+    noise_bounds : (float, float) or float, default None
+        Between which values the noise variance stays, on the standardised scale; a number fixes it there.
     procedure : {"robust", "paper"}, default "robust"
         "paper" is the published algorithm as it is; "robust" recovers from starts that lead nowhere, and its bound
         never falls as M grows.
@@ -67,11 +71,12 @@ class SGPRegressor(Regressor):
 
     def __init__(
         self,
-        kernel: Kernel | None = None,
+        kernel: Kernel | str | None = None,
         *,
         time_limit: float | str | None = 600,
         memory_limit: int | float | str | None = None,
         max_inducing: int = SCHEDULE[-1],
+        noise_bounds: NoiseBounds = None,
         procedure: str = "robust",
         bound: str = "elbo",
         device: str = "auto",
@@ -82,6 +87,7 @@ class SGPRegressor(Regressor):
         self.time_limit = time_limit
         self.memory_limit = memory_limit
         self.max_inducing = max_inducing
+        self.noise_bounds = noise_bounds
         self.procedure = procedure
         self.bound = bound
         self.device = device
@@ -114,12 +120,13 @@ class GPRegressor(Regressor):
 
     def __init__(
         self,
-        kernel: Kernel | None = None,
+        kernel: Kernel | str | None = None,
         *,
         method: str = "auto",
         time_limit: TimeLimit = 600,
         memory_limit: MemoryLimit = None,
         max_inducing: int = SCHEDULE[-1],
+        noise_bounds: NoiseBounds = None,
         device: str = "auto",
         random_state: Any = None,
         progress: bool = False,
@@ -129,6 +136,7 @@ class GPRegressor(Regressor):
         self.time_limit = time_limit
         self.memory_limit = memory_limit
         self.max_inducing = max_inducing
+        self.noise_bounds = noise_bounds
         self.device = device
         self.random_state = random_state
         self.progress = progress
@@ -140,7 +148,7 @@ class GPRegressor(Regressor):
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
         method = self.method
         if method == "auto":
-            kernel = as_kernel(SquaredExponential() if self.kernel is None else self.kernel, problem.X.shape[1])
+            kernel = as_kernel(as_named(self.kernel), problem.X.shape[1])
             if exact_fits(kernel, problem.X, problem.y, time_limit, memory_limit):
                 method = "cholesky"
             else:
@@ -176,13 +184,14 @@ def sparse_training(
         return None if problem.y.any() else "constant target"
 
     training = Training(
-        SquaredExponential() if estimator.kernel is None else estimator.kernel,
+        as_named(estimator.kernel),
         problem.X,
         problem.y,
         max_inducing=estimator.max_inducing,
         time_limit=time_limit,
         memory_limit=memory_limit,
         start=problem.start,
+        numerics=estimator._numerics(),
         seed=_seed(estimator),
         on_step=display.step,
         on_stage=after_stage,
@@ -196,12 +205,13 @@ def exact_training(
     estimator: Regressor, problem: Problem, time_limit: float, memory_limit: int | None, display: Display
 ) -> ExactTraining:
     return ExactTraining(
-        SquaredExponential() if estimator.kernel is None else estimator.kernel,
+        as_named(estimator.kernel),
         problem.X,
         problem.y,
         time_limit=time_limit,
         memory_limit=memory_limit,
         start=problem.start,
+        numerics=estimator._numerics(),
         seed=_seed(estimator),
         on_step=display.step,
         on_stage=lambda stage, _: display.stage(stage),
@@ -219,7 +229,7 @@ def iterative_training(
     factorises: bool,
 ) -> IterativeTraining:
     return IterativeTraining(
-        SquaredExponential() if estimator.kernel is None else estimator.kernel,
+        as_named(estimator.kernel),
         problem.X,
         problem.y,
         max_inducing=estimator.max_inducing,
@@ -228,6 +238,7 @@ def iterative_training(
         memory_limit=memory_limit,
         seed=_seed(estimator),
         start=problem.start,
+        numerics=estimator._numerics(),
         on_step=display.step,
         on_stage=lambda stage, _: display.stage(stage),
         on_round=display.round,

@@ -25,6 +25,8 @@ from nearexact.gp.safety import Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.kernels import Kernel
 from nearexact.kernels.composite import Composite
+from nearexact.kernels.names import named_kernel
+from nearexact.kernels.parameter_bounds import CheckedBounds
 from nearexact.limits import free_memory
 from nearexact.model_file import write_file
 from nearexact.model_header import (
@@ -71,7 +73,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     for name, scaling in (("X", estimator._scaling_X), ("y", estimator._scaling_y)):
         arrays |= {f"shift_{name}": np.asarray(scaling.shift), f"scale_{name}": np.asarray(scaling.scale)}
     settings = estimator.get_params(deep=False)
-    settings["kernel"] = None if settings["kernel"] is None else _describe(settings["kernel"])
+    if isinstance(settings["kernel"], Kernel):  # else a name, or None
+        settings["kernel"] = _describe(settings["kernel"])
     if not isinstance(settings["random_state"], (int, np.integer, type(None))):
         settings["random_state"] = None  # a generator has a state of its own, which does not belong to the model
     settings["device"] = str(settings["device"])
@@ -138,8 +141,10 @@ def _rebuild(header: ModelHeader, arrays: dict[str, torch.Tensor]) -> SGPRegress
 
     entries = header.entries
     settings = dict(entries["settings"])
-    if settings["kernel"] is not None:
+    if isinstance(settings["kernel"], dict):
         settings["kernel"] = _kernel(settings["kernel"])
+    elif settings["kernel"] is not None:
+        named_kernel(settings["kernel"])  # raises an error if there is none of this name
     classes = {cls.__name__: cls for cls in (estimators.SGPRegressor, estimators.GPRegressor)}
     estimator: SGPRegressor | GPRegressor = classes[entries["estimator"]](**settings)
     scalings = [Scaling(arrays[f"shift_{name}"].numpy(), arrays[f"scale_{name}"].numpy()) for name in "Xy"]
@@ -222,7 +227,13 @@ def _describe(kernel: Kernel) -> dict[str, Any]:
     if name not in kernels.__all__ or getattr(kernels, name) is not type(kernel):
         raise ValueError(f"only kernels of nearexact.kernels can be saved, got {kernel!r}")
     settings = {setting: getattr(kernel, setting) for setting in kernel.settings}
-    return {"name": name, "values": {**settings, **{key: value.tolist() for key, value in kernel.parameters.items()}}}
+    values = {**settings, **{key: value.tolist() for key, value in kernel.parameters.items()}}
+    bounds = {key: _describe_bounds(value) for key, value in kernel.bounds.items()}
+    return {"name": name, "values": values} | ({"bounds": bounds} if bounds else {})
+
+
+def _describe_bounds(bounds: CheckedBounds) -> Any:
+    return bounds if isinstance(bounds, str) else [end.tolist() for end in bounds]
 
 
 def _kernel(description: dict[str, Any]) -> Kernel:
@@ -233,7 +244,7 @@ def _kernel(description: dict[str, Any]) -> Kernel:
     kind = getattr(kernels, name) if name in kernels.__all__ else None
     if not (isinstance(kind, type) and issubclass(kind, Kernel) and kind not in (Kernel, Composite)):
         raise ValueError(f"there is no kernel {name!r}")
-    return kind(**description["values"])
+    return kind(**description["values"]).with_bounds(**description.get("bounds", {}))
 
 
 def _plain(value: Any) -> Any:

@@ -29,12 +29,14 @@ class Scaling:
         largest = np.max([np.abs(chunk).max(0) for chunk in chunks], axis=0)
         unit = np.where(largest >= number.tiny, largest, 1.0)  # so that squares neither overflow nor vanish
         mean = np.sum([(chunk / unit).sum(0) for chunk in chunks], axis=0) / n
-        deviation = np.sqrt(np.sum([np.square(chunk / unit - mean).sum(0) for chunk in chunks], axis=0) / n)
+        # From differences of the values themselves: far from zero, quotients would lose the digits that differ.
+        middle = mean * unit
+        deviation = np.sqrt(np.sum([np.square((chunk - middle) / unit).sum(0) for chunk in chunks], axis=0) / n)
         constant = deviation <= ROUNDINGS * number.eps
         vanishing = ~constant & (deviation * unit < number.tiny)  # too small to divide by: the column is left unscaled
         # The shift of a constant column is its value, since the mean may differ from that by a rounding error, and its
         # scale is its own size: it has no other.
-        shift = np.where(constant | vanishing, values[0], mean * unit)
+        shift = np.where(constant | vanishing, values[0], middle)
         return Scaling(shift, np.where(constant, unit, np.where(vanishing, 1.0, deviation * unit)))
 
     def apply(self, values: FloatArray) -> FloatArray:

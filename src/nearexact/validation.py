@@ -43,6 +43,27 @@ def as_float64(values: Any, name: str, what: str, device: torch.device | None = 
     return tensor
 
 
+def table_hint(X: Any, error: Exception) -> str | None:
+    """Where to go with inputs that are no numbers, or that have missing cells; None if that is not what is wrong."""
+    kinds = {
+        str(name): str(kind)
+        for name, kind in zip(getattr(X, "columns", ()), getattr(X, "dtypes", ()), strict=False)
+        if getattr(kind, "kind", "f") not in "biufc"
+    }
+    text = isinstance(X, np.ndarray | list | tuple) and _holds_text(np.asarray(X, dtype=object))
+    if not kinds and not text and "contains NaN" not in str(error):
+        return None
+    found = f" ({', '.join(f'{name!r} is {kind}' for name, kind in kinds.items())})" if kinds else ""
+    return (
+        f"Columns of text, categories or dates{found}, and missing cells, become inputs by"
+        ' nearexact.tables.fit(frame, target="…"), which needs the extra "data".'
+    )
+
+
+def _holds_text(values: np.ndarray[Any, np.dtype[Any]]) -> bool:
+    return any(isinstance(value, str | bytes) for value in values.ravel())
+
+
 def as_training_data(X: Any, y: Any) -> tuple[Tensor, Tensor]:
     """X [N, D] and y [N] as finite float64 tensors on X's device.
 

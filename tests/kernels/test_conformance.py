@@ -66,6 +66,49 @@ def test_gradients_agree_with_finite_differences(kernel: Kernel) -> None:
             assert np.allclose(got, expected, rtol=2e-6, atol=tolerance), (name, i, got, expected)
 
 
+@every_kernel
+def test_the_differentiable_way_gives_the_same_values(kernel: Kernel) -> None:
+    X, Z = torch.tensor(awkward_inputs()), torch.tensor(awkward_inputs(seed=4)[:9])
+    A, B = features(kernel, awkward_inputs(), awkward_inputs(seed=4)[:9])
+    K = kernel.cross(A, B)
+    assert torch.allclose(kernel.differentiable(X, Z), K, rtol=1e-10, atol=1e-11 * float(K.abs().max()))
+    assert torch.allclose(kernel.differentiable_diagonal(X), kernel.diagonal(A), rtol=1e-12)
+    again = kernel.differentiable(X, X)  # of coinciding rows
+    assert torch.allclose(
+        again, torch.tensor(kernel(awkward_inputs())), rtol=1e-7, atol=1e-7 * float(again.abs().max())
+    )
+
+
+@every_kernel
+def test_derivatives_by_the_inputs_agree_with_finite_differences(kernel: Kernel) -> None:
+    rng = np.random.default_rng(2)
+    X, Z = torch.tensor(rng.normal(size=(5, 3))).requires_grad_(), torch.tensor(rng.normal(size=(4, 3)))
+    weights = torch.tensor(rng.normal(size=(5, 5)))
+
+    def contracted(at: torch.Tensor) -> torch.Tensor:
+        return (kernel.differentiable(at, Z) * weights[:, :4]).sum() + kernel.differentiable_diagonal(at) @ weights[
+            :, 4
+        ]
+
+    (got,) = torch.autograd.grad(contracted(X), X)
+    step, expected = 1e-5, torch.empty_like(got)
+    with torch.no_grad():
+        for i in range(X.numel()):
+            change = torch.zeros(X.numel(), dtype=X.dtype)
+            change[i] = step
+            up, down = contracted(X + change.view_as(X)), contracted(X - change.view_as(X))
+            expected.view(-1)[i] = (up - down) / (2.0 * step)
+    assert torch.allclose(got, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+
+
+@every_kernel
+def test_derivatives_by_inputs_that_coincide_are_finite(kernel: Kernel) -> None:
+    X = torch.tensor(awkward_inputs()).requires_grad_()
+    Z = torch.tensor(awkward_inputs())
+    (got,) = torch.autograd.grad((kernel.differentiable(X, Z).sum() + kernel.differentiable_diagonal(X).sum()), X)
+    assert torch.isfinite(got).all()
+
+
 @pytest.mark.parametrize("name", ["squared_exponential", "matern12", "matern32", "matern52", "periodic"])
 def test_gradients_at_short_lengthscales_are_those_of_the_coinciding_points(name: str) -> None:
     """At a thousandth of the data's scale only coinciding rows count, and k there is the variance."""

@@ -12,7 +12,7 @@ import nearexact
 from nearexact import tables
 from nearexact.cli import main
 from nearexact.tables import Fitted, fit
-from nearexact.tables.named_kernels import KERNELS
+from nearexact.tables.kernel_names import COMPARED
 from nearexact.tables.terminal import summary_lines
 
 
@@ -70,7 +70,7 @@ def test_time_that_is_too_short_for_the_exact_gp_gives_a_sparse_one(tmp_path: Pa
 def test_the_choice_is_told_and_kept(tmp_path: Path) -> None:
     told: list[str] = []
     found = fit(table(tmp_path, 80), "y", time_limit=None, refit=False, on_event=told.append)
-    assert {trial.kernel for trial in found.summary.tried} == set(KERNELS)
+    assert {trial.kernel for trial in found.summary.tried} == set(COMPARED)
     assert f"kernel: {found.summary.kernel}, from 14 by exact likelihoods of all rows" in told
     assert found.choice.optimum is not None
     # Training starts from what the choice has found on the same rows, so that it ends no lower.

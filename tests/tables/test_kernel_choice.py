@@ -12,8 +12,7 @@ from nearexact.bench import datasets
 from nearexact.certificate import NEAR_EXACT
 from nearexact.kernels import ArcCosine, Composite, Kernel, Linear, SquaredExponential
 from nearexact.tables.kernel_choice import Choice, KernelOptimum, Trial, best_of, choose, finalists, named
-from nearexact.tables.kernel_names import check_kernel
-from nearexact.tables.named_kernels import KERNELS
+from nearexact.tables.kernel_names import COMPARED, check_kernel
 from nearexact.tables.splits import best_splits
 
 STATIONARY = ("se", "matern12", "matern32", "matern52")
@@ -32,7 +31,7 @@ def test_a_step_takes_an_arc_cosine_kernel_and_few_points() -> None:
         needed = [stage.m for stage in same_m.history_ if stage.gap_per_point < 0.01]
         assert m <= min(needed, default=len(y))
         assert same_m.upper_bound_ < model.elbo_
-    assert {trial.kernel for trial in choice.trials} == set(KERNELS)  # it says what it tried
+    assert {trial.kernel for trial in choice.trials} == set(COMPARED)  # it says what it tried
 
 
 def test_a_linear_function_takes_a_linear_kernel() -> None:
@@ -65,7 +64,7 @@ def test_a_parameter_has_to_earn_what_it_gains_by_itself() -> None:
 
 
 def test_se_goes_on_whatever_its_rank() -> None:
-    trials = [trial("se", -50.0), *(trial(name, -1.0 * rank) for rank, name in enumerate(list(KERNELS)[1:]))]
+    trials = [trial("se", -50.0), *(trial(name, -1.0 * rank) for rank, name in enumerate(list(COMPARED)[1:]))]
     assert finalists(trials, 0)[:3] == ["se", "matern12", "matern32"]
     assert [len(finalists(trials, number)) for number in (0, 1, 2, 9)] == [7, 5, 4, 4]
 
@@ -88,7 +87,7 @@ def test_likelihoods_are_exact_and_those_of_the_hyperparameters_that_were_found(
 
     choice = choose(X, y, on_trial=look)
     assert choice.order is not None
-    assert {name for name, rows in seen if rows == 130} == set(KERNELS)
+    assert {name for name, rows in seen if rows == 130} == set(COMPARED)
     assert choice.rows == 260
     rows = np.sort(choice.order)
     assert np.array_equal(rows, np.arange(260))
@@ -111,15 +110,15 @@ def test_likelihoods_are_exact_and_those_of_the_hyperparameters_that_were_found(
 def test_a_second_start_never_ends_below_the_first() -> None:
     X, y = wavy(50)
     trials = choose(X, y).trials
-    assert len(trials) == 2 * len(KERNELS)
-    for first, second in zip(trials[: len(KERNELS)], trials[len(KERNELS) :], strict=True):
+    assert len(trials) == 2 * len(COMPARED)
+    for first, second in zip(trials[: len(COMPARED)], trials[len(COMPARED) :], strict=True):
         assert (first.kernel, first.rows) == (second.kernel, second.rows)
         assert second.bound >= first.bound
 
 
 def test_the_same_seed_gives_the_same_choice() -> None:
     X, y = wavy(260)
-    first, second, other = (choose_until(len(KERNELS), X, y, seed) for seed in (1, 1, 2))
+    first, second, other = (choose_until(len(COMPARED), X, y, seed) for seed in (1, 1, 2))
     assert first.name == second.name
     assert [trial.bound for trial in first.trials] == [trial.bound for trial in second.trials]
     assert [trial.bound for trial in first.trials] != [trial.bound for trial in other.trials]
@@ -139,16 +138,16 @@ def test_what_no_time_was_left_for_is_named() -> None:
     X, y = wavy(60)
     choice = choose_until(3, X, y)
     assert choice.tried == ["se", "matern12", "matern32"]
-    assert choice.untried == list(KERNELS)[3:]
+    assert choice.untried == list(COMPARED)[3:]
     assert choice.name in choice.tried
     assert all("no time was left" in trial.note for trial in choice.trials[3:])
 
 
 def test_a_round_that_time_cuts_short_does_not_count() -> None:
     X, y = wavy(260)
-    choice = choose_until(2 * len(KERNELS) + 1, X, y)  # all of them twice on 130 rows, and one on 260
+    choice = choose_until(2 * len(COMPARED) + 1, X, y)  # all of them twice on 130 rows, and one on 260
     assert choice.rows == 130
-    assert [trial.rows for trial in choice.trials[: 2 * len(KERNELS) + 1]] == [130] * 2 * len(KERNELS) + [260]
+    assert [trial.rows for trial in choice.trials[: 2 * len(COMPARED) + 1]] == [130] * 2 * len(COMPARED) + [260]
     assert choice.untried == []
 
 
@@ -183,7 +182,7 @@ def test_no_time_is_no_reason_to_fail() -> None:
     X, y = datasets.find("step").load()
     told: list[Trial] = []
     choice = choose(X, y, time_limit=0.3, on_trial=lambda trial, _: told.append(trial))
-    assert choice.name in KERNELS
+    assert choice.name in COMPARED
     assert tuple(told) == choice.trials
     untried = choose(X, y, time_limit=1e-9)
     assert (untried.name, untried.kernel, untried.rows) == ("se", SquaredExponential(), 0)

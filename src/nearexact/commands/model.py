@@ -37,7 +37,7 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-limit", default="10m", help='for choosing and training, such as "5m"; default 10m')
     parser.add_argument("--memory-limit", help='for training besides the data, such as "4GB"; half of what is free')
     parser.add_argument(
-        "--kernel", default="auto", help="auto (default), se, matern12, matern32, matern52, arccosine, …"
+        "--kernel", default="auto", help='auto (default), se, matern12, matern52, "se+linear", "se*periodic", …'
     )
     parser.add_argument("--test-fraction", type=float, default=0.15, help="of the rows, kept back; 0 for none")
     parser.add_argument(

@@ -104,7 +104,8 @@ class ExactTraining:
         self._evaluation_seconds = 0.0
         self._steps: list[float] = []  # likelihoods after the steps of the start that leads to the best one
         self._followed = False  # whether the last start was followed to its end, or nearly so
-        self._settled = False  # whether the optimiser was done, or nearly so, where the likelihood is highest
+        # Whether the optimiser was done, or nearly so, where the likelihood is highest. With nothing to do, it is.
+        self._settled = self.layout.nothing_is_free
         self._likelihoods: list[float] = []  # that the starts have ended with
         # How far each optimum of the search was below the best, in nats per row, until it was followed to its end.
         self._pending: list[float] = []
@@ -208,6 +209,7 @@ class ExactTraining:
             optimum = minimise(
                 LogCoordinates.objective(self._evaluate),
                 LogCoordinates.from_theta(theta),
+                bounds=LogCoordinates.bounds(self.layout.bounds),
                 time_limit=left,
                 callback=self._after_step,
                 settings=settings,

@@ -21,7 +21,7 @@ from nearexact.gp.column_solver import ColumnSolver
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import sample_gaussian
 from nearexact.gp.memory import chunk_rows, row_chunks
-from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_rows, nearest_variances
+from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_rows, nearest_variances, variances_given
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.safety import Repairs, clamp_variances
@@ -141,6 +141,18 @@ class IterativePosterior:
         covariance = self.kernel.gram(features).sub_(0.5 * (explained + explained.T))
         clamp_variances(covariance.diagonal(), self.repairs)
         return K.T @ self.weights, covariance
+
+    def differentiable(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as `predict`, of float64 rows X [N*, D], by operations that torch differentiates by X.
+
+        Which rows are nearest is taken as given: where that changes, the variance is not differentiable.
+        """
+        kernel, s = self.kernel, self.noise_variance
+        K, k = kernel.differentiable(X, self.X), kernel.differentiable_diagonal(X)
+        nearest = nearest_rows(K.detach(), kernel.diagonal(self._features_X), s)
+        near = variances_given(kernel, s, self._features_X, nearest, k, K.gather(1, nearest))
+        sparse = _positive(self.sparse.differentiable(X)[1], near)
+        return K @ self.weights, Extrapolation.from_tensor(self.extrapolation)(near, sparse).clamp(min=0.0)
 
     def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
         """Draws of the latent function at the rows of X: [n_samples, N*]."""

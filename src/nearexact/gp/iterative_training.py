@@ -255,6 +255,7 @@ class IterativeTraining:
             optimum = minimise(
                 LogCoordinates.objective(evaluate),
                 LogCoordinates.from_theta(theta),
+                bounds=LogCoordinates.bounds(self.layout.bounds),
                 callback=after_step,
                 settings=LBFGSSettings(
                     max_iterations=FIRST_STEPS * 2**number, ftol=1e-8, first_step=LATER_STEP if number else FIRST_STEP

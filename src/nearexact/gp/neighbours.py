@@ -70,24 +70,30 @@ def nearest_variances(
 ) -> Tensor:
     """Variances at new inputs given the first of their nearest rows of X: [T, sizes].
 
-    `nearest` [T, S] has rows in the order of their nearness. One factorisation for each input serves all sizes, since
-    the factor of the first rows is a part of that of all.
+    `nearest` [T, S] has rows in the order of their nearness.
+    """
+    k, k_S = kernel.diagonal(features_new), features_new.new_empty(nearest.shape)
+    for to_rows, new, rows in zip(k_S, features_new, nearest, strict=True):
+        to_rows.copy_(kernel.cross(features_X[rows], new[None, :])[:, 0])
+    return variances_given(kernel, noise_variance, features_X, nearest, k, k_S)
+
+
+def variances_given(
+    kernel: Kernel, noise_variance: float, features_X: Tensor, nearest: Tensor, k: Tensor, k_S: Tensor
+) -> Tensor:
+    """The same from k(x, x) [T] and k(x, nearest) [T, S], by operations that torch differentiates by these.
+
+    One factorisation for each input serves all sizes, since the factor of the first rows is a part of that of all.
     """
     sizes = [min(size, nearest.shape[1]) for size in SIZES]
-    k = kernel.diagonal(features_new)
     variances = []
     for first in range(0, len(nearest), POINTS_AT_ONCE):
         points = slice(first, first + POINTS_AT_ONCE)
-        K, k_S = [], []
-        for new, rows in zip(features_new[points], nearest[points], strict=True):
-            of_rows = features_X[rows]
-            K.append(kernel.gram(of_rows))
-            k_S.append(kernel.cross(of_rows, new[None, :]))
-        matrices = torch.stack(K)  # [T, S, S]
+        matrices = torch.stack([kernel.gram(features_X[rows]) for rows in nearest[points]])  # [T, S, S]
         matrices.diagonal(dim1=1, dim2=2).add_(noise_variance)
         L, failures = torch.linalg.cholesky_ex(matrices)
-        half = torch.linalg.solve_triangular(L, torch.stack(k_S), upper=False)[:, :, 0]  # [T, S]
-        explained = half.square_().cumsum(1)[:, [size - 1 for size in sizes]]
+        half = torch.linalg.solve_triangular(L, k_S[points, :, None], upper=False)[:, :, 0]  # [T, S]
+        explained = half.square().cumsum(1)[:, [size - 1 for size in sizes]]
         explained[failures > 0] = 0.0  # then nothing is known: k(x, x) is still an upper bound
         variances.append(k[points, None] - explained)
     return torch.maximum(torch.cat(variances), LEAST_VARIANCE * k[:, None])

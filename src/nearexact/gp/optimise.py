@@ -14,11 +14,11 @@ from enum import StrEnum
 
 import numpy as np
 import torch
-from scipy.optimize import OptimizeResult
+from scipy.optimize import Bounds, OptimizeResult
 from scipy.optimize import minimize as scipy_minimize
 
 from nearexact.gp.budget import TimeIsUpError
-from nearexact.gp.parameters import Objective
+from nearexact.gp.parameters import Objective, ThetaBounds
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.threads import numpy_on_one_thread
 from nearexact.typing import FloatArray
@@ -81,6 +81,7 @@ def minimise(
     objective: Objective,
     theta0: FloatArray,
     *,
+    bounds: ThetaBounds | None = None,
     time_limit: float | None = None,
     callback: Callable[[Step], None] | None = None,
     settings: LBFGSSettings = DEFAULT_SETTINGS,
@@ -89,15 +90,17 @@ def minimise(
 ) -> Optimum:
     """Minimise an objective that returns its value and gradient, and may raise NumericalError or return NaN.
 
-    `curvature` is a positive definite matrix that is near the second derivatives of the objective: the first step is
-    then Newton's, and those after it take the other directions into account.
+    No point outside the `bounds` is evaluated. `curvature` is a positive definite matrix that is near the second
+    derivatives of the objective: the first step is then Newton's, and those after it take the other directions into
+    account; with bounds, each by itself.
 
     `callback` is called after each accepted step and may raise StopIteration to end the optimisation. `time_limit` is
     in seconds of the `clock`; apart from the first, no evaluation starts that would end after it, judged by the last.
     """
     with numpy_on_one_thread():
         start = np.array(theta0, dtype=np.float64)
-        return _minimise(_Run(objective, start, time_limit, callback, curvature, clock), settings)
+        start = start if bounds is None else np.clip(start, *bounds)
+        return _minimise(_Run(objective, start, bounds, time_limit, callback, curvature, clock), settings)
 
 
 def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
@@ -106,7 +109,8 @@ def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
     except _ObjectiveError as error:
         raise NumericalError(f"the objective cannot be computed at the starting point: {error}") from error
     restarts = idle = 0
-    while True:
+    reason: OptimiserEnd | None = OptimiserEnd.CONVERGED if run.nothing_is_free else None
+    while reason is None:
         start_value = run.best_value
         reason = run.from_best(0.5**idle, settings)
         if reason is not None:
@@ -115,7 +119,6 @@ def _minimise(run: _Run, settings: LBFGSSettings) -> Optimum:
         idle = 0 if run.best_value < start_value else idle + 1
         if idle > settings.max_idle_restarts:
             reason = OptimiserEnd.FAILING
-            break
     return Optimum(run.best_theta, run.best_value, reason, run.iterations, run.evaluations, restarts, run.seconds())
 
 
@@ -128,6 +131,7 @@ class _Run:
         self,
         objective: Objective,
         theta0: FloatArray,
+        bounds: ThetaBounds | None,
         time_limit: float | None,
         callback: Callable[[Step], None] | None,
         curvature: FloatArray | None,
@@ -135,6 +139,7 @@ class _Run:
     ) -> None:
         self.objective, self.time_limit, self.callback, self.clock = objective, time_limit, callback, clock
         self.curvature = curvature
+        self.bounds, self.nothing_is_free = bounds, bounds is not None and not (bounds[0] < bounds[1]).any()
         self.best_theta, self.best_value, self.best_gradient = theta0, math.inf, np.zeros_like(theta0)
         self.evaluations = self.iterations = 0
         self.last_seconds = 0.0  # of the last evaluation
@@ -169,8 +174,13 @@ class _Run:
         """
         if self.curvature is None:
             return first_step * np.eye(len(self.best_theta))
-        curvatures, axes = np.linalg.eigh(self.curvature)
-        slopes = axes.T @ self.best_gradient
+        slopes = self.best_gradient
+        if self.bounds is None:
+            curvatures, axes = np.linalg.eigh(self.curvature)
+            slopes = axes.T @ slopes
+        else:  # bounds on θ are bounds on u only if the axes are those of θ
+            curvatures, axes = np.diag(self.curvature), np.eye(len(slopes))
+            slopes = np.where(self.bounds[0] < self.bounds[1], slopes, 0.0)
         curvatures = np.maximum(curvatures, np.abs(slopes) / first_step)  # no axis is left by more than the first step
         length = math.sqrt(float(np.sum(slopes**2 / curvatures)))  # of Newton's step, in the metric of the curvatures
         coordinates: FloatArray = (length or 1.0) * axes / np.sqrt(curvatures)
@@ -201,9 +211,16 @@ class _Run:
             "ftol": settings.ftol,
             "gtol": settings.gtol * float(np.linalg.norm(A, ord=-2)),
         }
+        in_bounds = None if self.bounds is None else Bounds(*((end - origin) / np.diag(A) for end in self.bounds))
         try:
             result = scipy_minimize(
-                in_u, np.zeros_like(origin), jac=True, method="L-BFGS-B", callback=after_step, options=options
+                in_u,
+                np.zeros_like(origin),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=in_bounds,
+                callback=after_step,
+                options=options,
             )
         except _ObjectiveError:
             return None

@@ -1,7 +1,8 @@
 """Positive hyperparameters as one flat vector without constraints, and back.
 
 θ holds the kernel's parameters in their order, then the noise variance; each is floor + softplus(θ_i), so that no
-hyperparameter falls below the floor and none is bounded above.
+hyperparameter falls below the floor. Where a user has bounded or fixed one, whatever is packed or unpacked is moved to
+the nearer of its bounds, and the optimiser is told what they are in θ.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from nearexact.typing import FloatArray
 # slope of softplus there is as small as this, so that an optimiser leaves such a parameter where it is.
 LEAST_EXCESS = 1e-16
 LEAST_LOG, LARGEST_LOG = math.log(LEAST_EXCESS), 50.0  # of an excess that an optimiser may ask for
+LARGEST = math.exp(LARGEST_LOG)
 
 
 Objective = Callable[[FloatArray], tuple[float, FloatArray]]
+ThetaBounds = tuple[FloatArray, FloatArray]  # the least and the largest value of each entry
 
 # Value, derivatives by the kernel's parameters, and derivative by the noise variance.
 ValueAndGradient = Callable[[Kernel, float], tuple[float, Mapping[str, Tensor], float]]
@@ -40,6 +43,27 @@ class ParameterLayout:
             for name, value in self.kernel.parameters.items()
             for i in range(value.size)
         ] + ["noise_variance"]
+        intervals = self.kernel.intervals()
+        ends = zip(*intervals.values(), numerics.noise_bounds, strict=True)
+        self._least, self._largest = (np.concatenate([np.ravel(value) for value in end]) for end in ends)
+        for name, largest in zip(self.names, self._largest, strict=True):
+            if largest < numerics.floor:
+                raise ValueError(f"bounds on {name} must allow {numerics.floor:g} or more, got at most {largest:g}")
+        self.nothing_is_free = bool((self._least >= self._largest).all())
+        self.is_bounded = bool((self._least > 0.0).any() or np.isfinite(self._largest).any())
+        if self.is_bounded:  # the values to start from are within them
+            within = {name: np.clip(value, *intervals[name]) for name, value in self.kernel.parameters.items()}
+            self.kernel = self.kernel.with_parameters(within)
+
+    @property
+    def bounds(self) -> ThetaBounds | None:
+        """Between which values each entry of θ stays, if a user has bounded or fixed any of them."""
+        if not self.is_bounded:
+            return None
+        bounded = self._least > 0.0
+        lows = np.where(bounded, self._to_theta(np.maximum(self._least, self.numerics.floor)), -math.inf)
+        highs = np.where(np.isfinite(self._largest), self._to_theta(np.minimum(self._largest, LARGEST)), math.inf)
+        return lows, highs
 
     def pack(self, kernel: Kernel, noise_variance: float) -> FloatArray:
         """θ of the given values; ValueError where one lies below the floor."""
@@ -51,14 +75,13 @@ class ParameterLayout:
         for name, value in zip(self.names, values, strict=True):
             if not (np.isfinite(value) and value >= self.numerics.floor):
                 raise ValueError(f"{name} must be finite and at least {self.numerics.floor:g}, got {value:g}")
-        excess = np.maximum(values - self.numerics.floor, LEAST_EXCESS)
-        return excess + np.log(-np.expm1(-excess))  # log(expm1(excess)) without overflow
+        return self._to_theta(self._within(values))
 
     def unpack(self, theta: FloatArray) -> tuple[Kernel, float]:
         """The kernel and noise variance at θ."""
         if np.shape(theta) != (len(self.names),):
             raise ValueError(f"theta must be a vector of {len(self.names)} numbers, got shape {np.shape(theta)}")
-        values = self.numerics.floor + np.logaddexp(0.0, theta)
+        values = self._within(self.numerics.floor + np.logaddexp(0.0, theta))
         parameters, start = {}, 0
         for name, value in self.kernel.parameters.items():
             parameters[name] = values[start : start + value.size].reshape(value.shape)
@@ -68,9 +91,7 @@ class ParameterLayout:
     def check(self, kernel: Kernel) -> Kernel:
         """The same kernel, or a ValueError if it is not of the kind that this layout is for."""
         kernel = as_kernel(kernel, self.n_inputs)
-        if kernel.parameters.keys() != self.kernel.parameters.keys() or (
-            kernel.with_parameters(self.kernel.parameters) != self.kernel
-        ):
+        if not kernel.is_like(self.kernel):
             raise ValueError(f"the kernel must differ from {self.kernel!r} in its parameters only, got {kernel!r}")
         return kernel
 
@@ -87,6 +108,14 @@ class ParameterLayout:
         parts = [np.ravel(by_parameter[name].cpu().numpy()) for name in self.kernel.parameters]
         slope: FloatArray = expit(theta)
         return np.concatenate([*parts, [by_noise]]) * slope
+
+    def _within(self, values: FloatArray) -> FloatArray:
+        """The nearest values that the bounds allow; what is fixed is so to the last bit."""
+        return np.clip(values, self._least, self._largest) if self.is_bounded else values
+
+    def _to_theta(self, values: FloatArray) -> FloatArray:
+        excess = np.maximum(values - self.numerics.floor, LEAST_EXCESS)
+        return excess + np.log(-np.expm1(-excess))  # log(expm1(excess)) without overflow
 
 
 class LogCoordinates:
@@ -108,6 +137,11 @@ class LogCoordinates:
         """The θ whose softplus has these logarithms."""
         excess = np.exp(np.clip(logs, LEAST_LOG, LARGEST_LOG))
         return excess + np.log(-np.expm1(-excess))
+
+    @classmethod
+    def bounds(cls, bounds: ThetaBounds | None) -> ThetaBounds | None:
+        """Bounds on θ as bounds on the logarithms."""
+        return None if bounds is None else (cls.from_theta(bounds[0]), cls.from_theta(bounds[1]))
 
     @classmethod
     def objective(cls, objective: Objective) -> Objective:

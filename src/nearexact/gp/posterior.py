@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nearexact.gp.bounds import LikelihoodBounds
@@ -66,6 +67,13 @@ class SparsePosterior:
         covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0).addmm_(U, U.T)
         clamp_variances(covariance.diagonal(), self.repairs)
         return V @ self.weights, covariance
+
+    def differentiable(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as `predict`, of float64 rows X [N, D], by operations that torch differentiates by X."""
+        V = torch.linalg.solve_triangular(self.L, self.kernel.differentiable(X, self.Z).T, upper=False)  # [M, N]
+        U = torch.linalg.solve_triangular(self.L_B, V, upper=False)
+        variance = self.kernel.differentiable_diagonal(X) - V.square().sum(0) + U.square().sum(0)
+        return V.T @ self.weights, variance.clamp(min=0.0)
 
     def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
         """Draws of the latent function at the rows of X: [n_samples, N]."""
@@ -132,6 +140,13 @@ class ExactPosterior:
         covariance = self.kernel.gram(features).addmm_(V, V.T, alpha=-1.0)
         clamp_variances(covariance.diagonal(), self.repairs)
         return mean, covariance
+
+    def differentiable(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The same as `predict`, of float64 rows X [N*, D], by operations that torch differentiates by X."""
+        K = self.kernel.differentiable(X, self.X)  # [N*, N]
+        V = torch.linalg.solve_triangular(self.L, K.T, upper=False)
+        variance = self.kernel.differentiable_diagonal(X) - V.square().sum(0)
+        return K @ self.weights, variance.clamp(min=0.0)
 
     def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
         """Draws of the latent function at the rows of X: [n_samples, N*]."""

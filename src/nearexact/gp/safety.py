@@ -22,6 +22,7 @@ class Numerics:
     jitter_factor: float = 10.0
     cholesky_attempts: int = 10
     floor: float = 1e-5  # lower bound on every positive hyperparameter
+    noise_bounds: tuple[float, float] = (0.0, math.inf)  # a user's, on the noise variance; fixed if both are the same
     trace_tolerance: float = (
         1e-3  # by how much q(x, x) may exceed k(x, x), relatively, for a negative trace to be mended
     )

@@ -214,6 +214,7 @@ class Search:
         optimum = minimise(
             LogCoordinates.objective(objective),
             LogCoordinates.from_theta(theta),
+            bounds=LogCoordinates.bounds(self.layout.bounds),
             time_limit=max(seconds, 0.0),
             settings=SETTINGS,
             curvature=None if curvature is None else len(objective.y) * curvature,

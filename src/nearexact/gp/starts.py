@@ -49,7 +49,7 @@ def rough_start(layout: ParameterLayout, theta: FloatArray, inputs: Sequence[int
 
 
 def with_all_inputs(layout: ParameterLayout, theta: FloatArray) -> FloatArray | None:
-    """θ with some influence for the inputs that have none; None if there are no such inputs.
+    """θ with some influence for the inputs that have none; None if there are no such inputs, or if bounds forbid it.
 
     The likelihood is flat where a lengthscale is very long: an optimiser that has once switched an input off never
     switches it on again, even where that has become worth it.
@@ -63,9 +63,10 @@ def with_all_inputs(layout: ParameterLayout, theta: FloatArray) -> FloatArray | 
         lengthscales = value ** (1.0 / power)
         off = lengthscales > NO_INFLUENCE
         if off.any():
-            revived = np.minimum(lengthscales, SOME_INFLUENCE * math.sqrt(off.sum()))
-            changed[name] = np.where(off, revived, lengthscales) ** power
-    return layout.pack(kernel.with_parameters(changed), noise_variance) if changed else None
+            shorter = np.minimum(lengthscales, SOME_INFLUENCE * math.sqrt(off.sum()))
+            changed[name] = np.where(off, shorter, lengthscales) ** power
+    revived = layout.pack(kernel.with_parameters(changed), noise_variance) if changed else theta
+    return None if np.allclose(revived, theta) else revived
 
 
 def gain_by_switching_on(

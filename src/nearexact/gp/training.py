@@ -320,6 +320,7 @@ class Training:
         optimum = minimise(
             LogCoordinates.objective(evaluate) if in_logs else evaluate,
             LogCoordinates.from_theta(theta) if in_logs else theta,
+            bounds=LogCoordinates.bounds(self.layout.bounds) if in_logs else self.layout.bounds,
             time_limit=self.budget.left() - self.budget.sweep.predicted(m),  # the model itself takes a sweep more
             callback=after_step,
             settings=ROBUST_SETTINGS if in_logs else PAPER_SETTINGS,

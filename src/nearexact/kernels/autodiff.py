@@ -58,7 +58,7 @@ class FormulaForm:
             yield slice(None), matrix(self.formula, p, X[:1], X[:1])[0].expand(len(X))
             return
         for rows in _slices(len(X), DIAGONAL_ROWS):
-            yield rows, _row_by_row(self.formula, p, X[rows])
+            yield rows, row_by_row(self.formula, p, X[rows])
 
 
 class FormulaCross:
@@ -135,7 +135,7 @@ def elements_per_pair(formula: Formula, p: Tensors, Z: Tensor) -> int:
     return max(elements(2, 2) - elements(1, 2) - elements(2, 1) + elements(1, 1), 1)
 
 
-def _row_by_row(formula: Formula, p: Tensors, X: Tensor) -> Tensor:
+def row_by_row(formula: Formula, p: Tensors, X: Tensor) -> Tensor:
     """k(x, x) for each row of X."""
 
     def at(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ set, and `against` is k(·, z) for fixed z, prepared once for a sweep over the d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
@@ -19,8 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nearexact.kernels.autodiff import FormulaForm
+from nearexact.kernels.autodiff import FormulaForm, matrix, row_by_row
 from nearexact.kernels.form import Cross, Form, Tensors, add_to, quadratic_features, with_diagonal
+from nearexact.kernels.parameter_bounds import Bounds, CheckedBounds, checked_bounds, interval, same_bounds
+from nearexact.kernels.random_features import Features
 from nearexact.typing import FloatArray
 from nearexact.validation import as_matrix
 
@@ -43,6 +45,7 @@ class Kernel:
     settings: ClassVar[tuple[str, ...]] = ()  # fields that are not parameters, such as an order
     # Whether k(x, z) depends on x − z alone: then inputs are measured from a centre, so that an offset costs no digits.
     stationary: ClassVar[bool] = False
+    _bounds: Mapping[str, CheckedBounds] = {}  # never changed: `with_bounds` makes another
 
     def __init_subclass__(cls) -> None:
         # Kernels are compared, hashed and printed by the methods below; a dataclass would make its own, which cannot
@@ -87,13 +90,43 @@ class Kernel:
 
     @property
     def size(self) -> int:
-        """How many numbers its parameters are."""
-        return sum(value.size for value in self.parameters.values())
+        """How many numbers training may change."""
+        return sum(int((low < high).sum()) for low, high in self.intervals().values())
 
     def with_parameters(self, values: Mapping[str, npt.ArrayLike]) -> Self:
         """The same kernel with some parameters changed."""
         self._check_names(values)
-        return type(self)(**{**self._setting_values(), **self.parameters, **values})
+        return type(self)(**{**self._setting_values(), **self.parameters, **values})._bounded(self._bounds)
+
+    @property
+    def bounds(self) -> dict[str, CheckedBounds]:
+        """Bounds by parameter name, of those parameters that have any."""
+        return dict(self._bounds)
+
+    def with_bounds(self, **bounds: Bounds | None) -> Self:
+        """The same kernel with bounds that training keeps: `kernel.with_bounds(variance="fixed", period=(0.5, 2.0))`.
+
+        A parameter that is fixed keeps its value. (low, high) are numbers, or one per input where the parameter has one
+        value per input; a value outside starts at the nearer one. None takes bounds away. They are on the scale of the
+        parameters, which in estimators is that of standardised data.
+        """
+        self._check_names(bounds)
+        changed = dict(self._bounds)
+        for name, given in bounds.items():
+            if given is None:
+                changed.pop(name, None)
+            else:
+                changed[name] = checked_bounds(name, given, per_input=name not in self.shared)
+        return self.with_parameters({})._bounded(changed)
+
+    def intervals(self) -> dict[str, tuple[FloatArray, FloatArray]]:
+        """The least and the largest value of each parameter in training, in the shape of the parameter."""
+        bounds = self.bounds
+        return {name: interval(name, value, bounds.get(name)) for name, value in self.parameters.items()}
+
+    def is_like(self, other: Kernel) -> bool:
+        """Whether both differ at most in the values of their parameters and in bounds on these."""
+        return type(other) is type(self) and self._setting_values() == other._setting_values()
 
     def for_inputs(self, n_inputs: int) -> Self:
         """The same kernel with one value per input for each parameter that can have one."""
@@ -114,14 +147,16 @@ class Kernel:
     def __repr__(self) -> str:
         settings = [f"{name}={value}" for name, value in self._setting_values().items()]
         values = [f"{name}={_readable(value)}" for name, value in self.parameters.items()]
-        return f"{type(self).__name__}({', '.join(settings + values)})"
+        bounds = [f"{name}={_readable_bounds(value)}" for name, value in self._bounds.items()]
+        return f"{type(self).__name__}({', '.join(settings + values)})" + (
+            f".with_bounds({', '.join(bounds)})" if bounds else ""
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Kernel) or type(other) is not type(self):
             return NotImplemented
-        return self._setting_values() == other._setting_values() and all(
-            np.array_equal(value, other.parameters[name]) for name, value in self.parameters.items()
-        )
+        same_values = all(np.array_equal(value, other.parameters[name]) for name, value in self.parameters.items())
+        return self.is_like(other) and same_values and same_bounds(self._bounds, other._bounds)
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         return self  # kernels are immutable
@@ -136,7 +171,11 @@ class Kernel:
 
         Rows between which the kernel is evaluated need features with the same centre.
         """
-        return quadratic_features(X - centre if self.stationary else X)
+        return quadratic_features(self.measured(X, centre))
+
+    def measured(self, X: Tensor, centre: Tensor) -> Tensor:
+        """Rows X as the kernel sees them: one that depends on differences alone measures from the centre."""
+        return X - centre if self.stationary else X
 
     @property
     def temporaries(self) -> int:
@@ -169,8 +208,24 @@ class Kernel:
         """Σ_n weights[n] ∂k(x_n, x_n)/∂p by parameter name."""
         return self._form().diagonal_vjp(self._tensors(A), A, weights)
 
+    def differentiable(self, X: Tensor, Z: Tensor) -> Tensor:
+        """K [N, M] between rows X and Z, by operations that torch differentiates by both; slower than `cross`."""
+        centre = Z.mean(0)
+        return matrix(self.formula, self._tensors(X), self.measured(X, centre), self.measured(Z, centre))
+
+    def differentiable_diagonal(self, X: Tensor) -> Tensor:
+        """The values k(x_n, x_n), [N], by operations that torch differentiates by X."""
+        p, inputs = self._tensors(X), self.measured(X, X.detach().mean(0))
+        if self.stationary:  # then they are the same for all x
+            return matrix(self.formula, p, inputs[:1].detach(), inputs[:1].detach())[0].expand(len(X))
+        return row_by_row(self.formula, p, inputs)
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features | None:
+        """So many draws of features for float64 rows on the device of `like`; None where it is not known how."""
+        return None
+
     def _form(self) -> Form:
-        """The mathematics. Kernels with gradients written by hand return a form of their own."""
+        """The mathematics. Kernels with gradients written by hand return a form of their own, besides their formula."""
         return FormulaForm(self.formula, self.stationary)
 
     # ---- inside ----------------------------------------------------------------------------------------------------
@@ -180,6 +235,11 @@ class Kernel:
         from nearexact.kernels.composite import Composite
 
         return Composite(operation, (self, other)) if isinstance(other, Kernel) else NotImplemented
+
+    def _bounded(self, bounds: Mapping[str, CheckedBounds]) -> Self:
+        """This kernel, which was made just now, with these bounds."""
+        object.__setattr__(self, "_bounds", bounds)  # since the dataclass is frozen
+        return self
 
     def _tensors(self, like: Tensor) -> Tensors:
         return {name: torch.tensor(value, device=like.device) for name, value in self.parameters.items()}
@@ -193,7 +253,7 @@ class Kernel:
     def _setting_values(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.settings}
 
-    def _check_names(self, values: Mapping[str, npt.ArrayLike]) -> None:
+    def _check_names(self, values: Iterable[str]) -> None:
         unknown = sorted(set(values) - set(self.parameters))
         if unknown:
             raise ValueError(f"this kernel has the parameters {list(self.parameters)}, got {unknown}")
@@ -216,6 +276,10 @@ def _positive(name: str, value: npt.ArrayLike, *, per_input: bool) -> FloatArray
 
 def _readable(value: FloatArray) -> str:
     return f"{value:.4g}" if value.ndim == 0 else f"[{', '.join(f'{number:.4g}' for number in value)}]"
+
+
+def _readable_bounds(bounds: CheckedBounds) -> str:
+    return repr(bounds) if isinstance(bounds, str) else f"({_readable(bounds[0])}, {_readable(bounds[1])})"
 
 
 def _like(result: Tensor, given: Array) -> Array:

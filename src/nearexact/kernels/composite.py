@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.form import Cross, Tensors
+from nearexact.kernels.parameter_bounds import Bounds, CheckedBounds
+from nearexact.kernels.random_features import Features, product_of, sum_of
 from nearexact.typing import FloatArray
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,21 @@ class Composite(Kernel):
         return {f"{i}.{name}": v for i, part in enumerate(self.parts) for name, v in part.parameters.items()}
 
     def with_parameters(self, values: Mapping[str, npt.ArrayLike]) -> Self:
-        self._check_names(values)
-        by_part: list[dict[str, npt.ArrayLike]] = [{} for _ in self.parts]
-        for full_name, value in values.items():
-            position, name = full_name.split(".", 1)
-            by_part[int(position)][name] = value
-        changed = (part.with_parameters(part_values) for part, part_values in zip(self.parts, by_part, strict=True))
-        return type(self)(self.operation, tuple(changed))
+        return type(self)(self.operation, tuple(part.with_parameters(own) for part, own in self._by_part(values)))
+
+    @property
+    def bounds(self) -> dict[str, CheckedBounds]:
+        return {f"{i}.{name}": bounds for i, part in enumerate(self.parts) for name, bounds in part.bounds.items()}
+
+    def with_bounds(self, **bounds: Bounds | None) -> Self:
+        return type(self)(self.operation, tuple(part.with_bounds(**own) for part, own in self._by_part(bounds)))
+
+    def is_like(self, other: Kernel) -> bool:
+        return (
+            isinstance(other, Composite)
+            and (self.operation, len(self.parts)) == (other.operation, len(other.parts))
+            and all(part.is_like(other_part) for part, other_part in zip(self.parts, other.parts, strict=True))
+        )
 
     def for_inputs(self, n_inputs: int) -> Self:
         return type(self)(self.operation, tuple(part.for_inputs(n_inputs) for part in self.parts))
@@ -70,8 +83,13 @@ class Composite(Kernel):
         return CompositeCross(self, B)
 
     def diagonal(self, A: Tensor) -> Tensor:
-        operation = torch.add if self.operation == "+" else torch.mul
-        return reduce(operation, [part.diagonal(a) for part, a in zip(self.parts, self.split(A), strict=True)])
+        return self._combine([part.diagonal(a) for part, a in zip(self.parts, self.split(A), strict=True)])
+
+    def differentiable(self, X: Tensor, Z: Tensor) -> Tensor:
+        return self._combine([part.differentiable(X, Z) for part in self.parts])
+
+    def differentiable_diagonal(self, X: Tensor) -> Tensor:
+        return self._combine([part.differentiable_diagonal(X) for part in self.parts])
 
     def diagonal_vjp(self, A: Tensor, weights: Tensor) -> Tensors:
         parts = list(zip(self.parts, self.split(A), strict=True))
@@ -80,9 +98,28 @@ class Composite(Kernel):
             bars = [weights * others for others in _products_of_others([part.diagonal(a) for part, a in parts])]
         return _named([part.diagonal_vjp(a, bar) for (part, a), bar in zip(parts, bars, strict=True)])
 
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features | None:
+        parts = [part.random_features(count, random, like) for part in self.parts]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return sum_of(known) if self.operation == "+" else product_of(known)
+
     def split(self, A: Tensor) -> tuple[Tensor, ...]:
         """The columns of features that belong to each part. All kernels but composites have equally many."""
         return torch.split(A, [_leaves(part) * A.shape[1] // _leaves(self) for part in self.parts], dim=1)
+
+    def _combine(self, values: list[Tensor]) -> Tensor:
+        return reduce(torch.add if self.operation == "+" else torch.mul, values)
+
+    def _by_part(self, values: Mapping[str, Value]) -> list[tuple[Kernel, dict[str, Value]]]:
+        """What belongs to each part, under the names that it has there."""
+        self._check_names(values)
+        by_part: list[dict[str, Value]] = [{} for _ in self.parts]
+        for full_name, value in values.items():
+            position, name = full_name.split(".", 1)
+            by_part[int(position)][name] = value
+        return list(zip(self.parts, by_part, strict=True))
 
 
 class CompositeCross:

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from nearexact.kernels.base import Kernel
-from nearexact.kernels.form import Cross, Form, Tensors, add_to, squares
+from nearexact.kernels.form import Cross, Form, Tensors, add_to, distances, squares
+from nearexact.kernels.random_features import Features
 
 # The cosine of a tiny angle is rounded to 1, and the angle is lost: pairs with a cosine within NEARLY_PARALLEL of ±1
 # are computed again from differences of unit vectors. The slope 1/sin of order 0 is left out where the sine is below
@@ -187,6 +188,15 @@ class Linear(Kernel):
     variances: npt.ArrayLike = 1.0
     bias_variance: npt.ArrayLike = 1.0
 
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        return (X * p["variances"]) @ Z.T + p["bias_variance"]
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        p = self._tensors(like)
+        return lambda X: torch.cat([X * p["variances"].sqrt(), p["bias_variance"].sqrt().expand(len(X), 1)], 1)[
+            :, :, None
+        ]
+
     def _form(self) -> Form:
         return LinearForm()
 
@@ -226,8 +236,31 @@ class ArcCosine(Kernel):
             raise ValueError(f"origin has {len(self.origin)} values, but the inputs have {n_inputs} columns")
         return super().for_inputs(n_inputs)
 
-    def features(self, X: Tensor, centre: Tensor) -> Tensor:
-        return super().features(X if self.origin == 0.0 else X - X.new_tensor(self.origin), centre)
+    def measured(self, X: Tensor, centre: Tensor) -> Tensor:
+        return X if self.origin == 0.0 else X - X.new_tensor(self.origin)
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        p = self._tensors(like)
+        units = like.new_tensor(random.standard_normal((count, like.shape[1] + 1)))
+
+        def at(X: Tensor) -> Tensor:  # the variance of these units is k(x, z) (Cho and Saul 2009)
+            activity = self._with_bias(p, self.measured(X, X)) @ units.T
+            active = (activity > 0.0).to(X.dtype)
+            return (active * activity**self.order)[:, None].mul_(math.sqrt(2.0 * float(p["variance"])))
+
+        return at
+
+    def _with_bias(self, p: Tensors, X: Tensor) -> Tensor:
+        """Rows between which ⟨·, ·⟩ is the usual inner product: [N, D + 1]."""
+        roots = torch.cat([p["weight_variances"], p["bias_variance"][None]]).sqrt()
+        return torch.nn.functional.pad(X, (0, 1), value=1.0) * roots
+
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        x, z = self._with_bias(p, X), self._with_bias(p, Z)
+        a, b = x.norm(dim=1, keepdim=True), z.norm(dim=1, keepdim=True)
+        angle = 2.0 * torch.atan2(distances(x / a, z / b), distances(x / a, -z / b))  # Kahan: accurate at every angle
+        lengths: Tensor = (a @ b.T) ** self.order
+        return p["variance"] / math.pi * lengths * _angular(self.order, angle)
 
     def _form(self) -> Form:
         return ArcCosineForm(self.order)

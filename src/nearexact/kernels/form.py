@@ -78,3 +78,8 @@ def squares(A: Tensor) -> Tensor:
 def inputs(A: Tensor) -> Tensor:
     """The columns x of quadratic features: [N, D]."""
     return A[:, A.shape[1] // 2 : -1]
+
+
+def distances(X: Tensor, Z: Tensor) -> Tensor:
+    """|x − z| from differences, [N, M]. Its derivative at distance zero, where there is none, is 0 and not NaN."""
+    return torch.cdist(X, Z, compute_mode="donot_use_mm_for_euclid_dist")

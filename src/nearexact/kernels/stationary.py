@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nearexact.kernels.base import Kernel
-from nearexact.kernels.form import Cross, Form, Tensors, inputs, quadratic_features, squares
+from nearexact.kernels.form import Cross, Form, Tensors, distances, inputs, quadratic_features, squares
+from nearexact.kernels.random_features import Features, waves
 
 # The product form |x|² + |z|² − 2xz leaves an error of a few eps·(|x|² + |z|²) in a squared distance. Pairs closer than
 # the fraction NEAR of |x|² + |z|² are computed from differences instead, which keeps the relative error below 1e-9. For
@@ -231,6 +233,22 @@ class PeriodicCross:
         return -(inputs(A) * angles_bar).sum(0) * (2.0 * math.pi / self.p["period"].square())
 
 
+def scaled_distances(p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+    """|x − z| in lengthscales."""
+    return distances(X / p["lengthscales"], Z / p["lengthscales"])
+
+
+def matern_waves(p: Tensors, count: int, random: np.random.Generator, smoothness: float) -> Features:
+    """Waves whose frequencies follow a t-distribution with 2·smoothness degrees of freedom; a normal one in the limit.
+
+    That is the spectral density of a Matérn kernel, and of the squared exponential.
+    """
+    frequencies = random.standard_normal((count, len(p["lengthscales"])))
+    if math.isfinite(smoothness):
+        frequencies /= np.sqrt(random.chisquare(2.0 * smoothness, (count, 1)) / (2.0 * smoothness))
+    return waves(p["lengthscales"].new_tensor(frequencies) / p["lengthscales"], p["variance"])
+
+
 def constant_diagonal(p: Tensors, A: Tensor) -> Tensor:
     """k(x, x) of a stationary kernel: the variance, for every row."""
     return p["variance"].repeat(len(A))
@@ -272,6 +290,12 @@ class SquaredExponential(Kernel):
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
 
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        return p["variance"] * torch.exp(-0.5 * scaled_distances(p, X, Z).square())
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        return matern_waves(self._tensors(like), count, random, math.inf)
+
     def _form(self) -> Form:
         return SquaredExponentialForm()
 
@@ -283,6 +307,12 @@ class Matern12(Kernel):
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
+
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        return p["variance"] * torch.exp(-scaled_distances(p, X, Z))
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        return matern_waves(self._tensors(like), count, random, 0.5)
 
     def _form(self) -> Form:
         return MATERN12
@@ -296,6 +326,13 @@ class Matern32(Kernel):
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
 
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        r = math.sqrt(3.0) * scaled_distances(p, X, Z)
+        return p["variance"] * (1.0 + r) * torch.exp(-r)
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        return matern_waves(self._tensors(like), count, random, 1.5)
+
     def _form(self) -> Form:
         return MATERN32
 
@@ -307,6 +344,13 @@ class Matern52(Kernel):
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
+
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        r = math.sqrt(5.0) * scaled_distances(p, X, Z)
+        return p["variance"] * (1.0 + r + r.square() / 3.0) * torch.exp(-r)
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        return matern_waves(self._tensors(like), count, random, 2.5)
 
     def _form(self) -> Form:
         return MATERN52
@@ -320,6 +364,18 @@ class Periodic(Kernel):
     lengthscales: npt.ArrayLike = 1.0
     variance: npt.ArrayLike = 1.0
     stationary: ClassVar[bool] = True
+
+    def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
+        angles = [2.0 * math.pi / p["period"] * rows for rows in (X, Z)]
+        x, z = (torch.cat([angle.cos(), angle.sin()], dim=1) / p["lengthscales"].repeat(2) for angle in angles)
+        return p["variance"] * torch.exp(-0.5 * distances(x, z).square())
+
+    def random_features(self, count: int, random: np.random.Generator, like: Tensor) -> Features:
+        p = self._tensors(like)
+        # exp((cos α − 1)/l²) = Σ_j P(j) cos jα, where P is the distribution of the difference of two Poisson variables.
+        mean = np.broadcast_to(0.5 / self.parameters["lengthscales"] ** 2, (count, like.shape[1]))
+        multiples = like.new_tensor((random.poisson(mean) - random.poisson(mean)).astype(np.float64))
+        return waves(2.0 * math.pi * multiples / p["period"], p["variance"])
 
     def _form(self) -> Form:
         return PeriodicForm()

@@ -1,4 +1,4 @@
-"""Models from files: `fit` to a CSV or Parquet file, `predict` another one, `certify`. Needs the extra "data".
+"""Models from tables: `fit` to a CSV or Parquet file or a data frame, `predict` another one. Needs the extra "data".
 
 fitted = tables.fit("houses.csv", target="price", time_limit="5m")
 print(fitted.summary)
@@ -8,7 +8,7 @@ tables.predict("model.nx", "new.csv", "out.parquet")
 
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.fitting import Fitted, fit
-from nearexact.tables.predicting import Predicted, certify, load_with_recipe, predict, recipe_of
+from nearexact.tables.predicting import Predicted, certify, load_with_recipe, predict, predict_frame, recipe_of
 from nearexact.tables.recipe import Recipe
 from nearexact.tables.summary import Summary
 
@@ -22,5 +22,6 @@ __all__ = [
     "fit",
     "load_with_recipe",
     "predict",
+    "predict_frame",
     "recipe_of",
 ]

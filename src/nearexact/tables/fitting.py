@@ -1,7 +1,7 @@
-"""A model from a file: read it, choose a kernel, fit, test, and fit to all rows. `nearexact fit` is this and writing
+"""A model from a table: read it, choose a kernel, fit, test, and fit to all rows. `nearexact fit` is this and writing
 the results.
 
-What can be found wrong in options and file is found before torch is imported, which takes seconds.
+What can be found wrong in options and table is found before torch is imported, which takes seconds.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from nearexact.files import check_output, write_text
 from nearexact.limits import parse_bytes, parse_seconds
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.kernel_names import AUTO, check_kernel
-from nearexact.tables.reading import open_table
+from nearexact.tables.predicting import LEVEL, predict_frame
+from nearexact.tables.reading import Source, open_table
 from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
 from nearexact.tables.summary import Summary
 
 if TYPE_CHECKING:
     from nearexact.estimators import GPRegressor
+    from nearexact.kernels import Kernel
     from nearexact.tables.evaluation import Evaluation
     from nearexact.tables.kernel_choice import Choice
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A model that was fitted to a file, with its data, its evaluation and its summary."""
+    """A model that was fitted to a table, with its data, its evaluation and its summary."""
 
     model: GPRegressor
     prepared: Prepared
@@ -42,6 +45,10 @@ class Fitted:
         """Write model, recipe and summary to one file, for `nearexact predict` and `nearexact.load`."""
         self.model.save(path)
 
+    def predict(self, frame: pd.DataFrame, *, level: float = LEVEL, missing: Missing | None = None) -> pd.DataFrame:
+        """Mean, std, lower and upper for each row of a data frame; see `nearexact.tables.predict_frame`."""
+        return predict_frame((self.model, self.prepared.recipe), frame, level=level, missing=missing)
+
     def write_page(self, path: str | os.PathLike[str]) -> None:
         """Write a self-contained HTML page about the fit."""
         from nearexact.tables.fit_page import fit_page
@@ -50,10 +57,10 @@ class Fitted:
 
 
 def fit(
-    path: str | os.PathLike[str],
+    path: Source,
     target: str,
     *,
-    kernel: str = AUTO,
+    kernel: Kernel | str = AUTO,
     time_limit: float | str | None = 600,
     memory_limit: int | float | str | None = None,
     test_fraction: float = 0.15,
@@ -67,7 +74,9 @@ def fit(
     progress: bool = False,
     on_event: Callable[[str], None] = lambda message: None,
 ) -> Fitted:
-    """Fit a model of the target column to all other columns of a CSV or Parquet file.
+    """Fit a model of the target column to all other columns of a CSV or Parquet file, or of a data frame.
+
+    Text, categories, dates, booleans and missing cells become inputs by a recipe that is kept with the model.
 
     The model is tested on rows that were kept back, and with `refit` then fitted to all rows; the scores stay those of
     the test. `time_limit` is for the choice of a kernel and both trainings. After Ctrl-C the best model so far is
@@ -77,7 +86,7 @@ def fit(
     seconds, split = parse_seconds(time_limit), Split(test_fraction, seed)
     if memory_limit is not None:
         parse_bytes(memory_limit)
-    file = open_table(Path(path), spelling, wanted={target})
+    file = open_table(path, spelling, wanted={target})
     prepared = prepare(
         file,
         target,

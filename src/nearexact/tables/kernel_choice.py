@@ -29,8 +29,8 @@ from nearexact.kernels.base import as_kernel
 from nearexact.kernels.composite import Composite
 from nearexact.limits import memory_budget
 from nearexact.scaling import Scaling
-from nearexact.tables.kernel_names import LINEAR, SIMPLEST
-from nearexact.tables.named_kernels import KERNELS, SIMPLE
+from nearexact.tables.kernel_names import COMPARED, LINEAR, SIMPLE, SIMPLEST, SPLIT
+from nearexact.tables.named_kernels import kernel_with_origin
 from nearexact.tables.splits import best_cuts, best_splits
 from nearexact.typing import FloatArray, IndexArray
 
@@ -85,7 +85,7 @@ class KernelOptimum:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The kernel that was chosen, and all that were tried; none of them if it was given by name."""
+    """The kernel that was chosen, and all that were tried; none of them if it was given."""
 
     name: str
     kernel: Kernel  # as it is before any training
@@ -110,9 +110,12 @@ class Choice:
         return list(dict.fromkeys(trial.kernel for trial in self.trials if trial.kernel not in self.tried))
 
 
-def named(name: str, X: FloatArray | pd.DataFrame, y: FloatArray) -> Choice:
-    """The kernel of this name, with the values to start from for these data."""
-    return Choice(name, KERNELS[name](best_splits(np.asarray(X), np.asarray(y)) if "split" in name else ()))
+def named(kernel: Kernel | str, X: FloatArray | pd.DataFrame, y: FloatArray) -> Choice:
+    """The kernel that was asked for, by name with the values to start from for these data."""
+    if isinstance(kernel, Kernel):
+        return Choice(repr(kernel), kernel)
+    origin = best_splits(np.asarray(X), np.asarray(y)) if SPLIT in kernel else (0.0,)
+    return Choice(kernel, kernel_with_origin(kernel, origin))
 
 
 def choose(
@@ -136,7 +139,7 @@ def choose(
     rounds += [(rows, contest.next_starts) for rows in contest.sizes[1:]]
     standing: list[Trial] = []  # those of the last round that is complete; of the first one, whatever there is
     for number, (rows, start) in enumerate(rounds):
-        names = list(KERNELS) if number < len(starts) else finalists(standing, number - len(starts))
+        names = list(COMPARED) if number < len(starts) else finalists(standing, number - len(starts))
         if number and contest.timer.left() < contest.predicted_seconds(names, rows):
             break
         trials, complete = contest.round(names, rows, start)
@@ -198,7 +201,7 @@ class _Contest:
         random = np.random.default_rng(seed)
         few = random.permutation(len(y))[:SPLIT_ROWS]
         origin = tuple(best_cuts(X[few], y[few]).tolist())
-        self.kernels = {name: make(origin) for name, make in KERNELS.items()}
+        self.kernels = {name: kernel_with_origin(name, origin) for name in COMPARED}
         memory = memory_budget(memory_limit, torch.device("cpu"))
         largest = max(
             (as_kernel(kernel, X.shape[1]) for kernel in self.kernels.values()), key=partial(exact_memory, n=1)
@@ -223,7 +226,7 @@ class _Contest:
 
     def refuse_all(self, note: str) -> None:
         """Record that nothing could be tried."""
-        self.trials += [Trial(name, -math.inf, 0, 0.0, note) for name in KERNELS]
+        self.trials += [Trial(name, -math.inf, 0, 0.0, note) for name in COMPARED]
 
     # ---- where to start; of several places, from the one with the highest likelihood -------------------------------
 
@@ -265,6 +268,7 @@ class _Contest:
             optimum = minimise(
                 LogCoordinates.objective(objective),
                 LogCoordinates.from_theta(theta),
+                bounds=LogCoordinates.bounds(objective.layout.bounds),
                 time_limit=self.timer.left(),
                 settings=SETTINGS,
                 clock=self.timer.clock,

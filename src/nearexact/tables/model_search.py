@@ -24,7 +24,7 @@ from nearexact.kernels import Kernel
 from nearexact.limits import parse_bytes
 from nearexact.tables.evaluation import Evaluation, evaluate
 from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, KernelOptimum, Trial, choose, named
-from nearexact.tables.kernel_names import AUTO, NAMES
+from nearexact.tables.kernel_names import AUTO, COMPARED
 from nearexact.tables.recipe import Prepared
 from nearexact.typing import FloatArray, MemoryLimit
 
@@ -79,8 +79,8 @@ class ModelSearch:
         """Since the search started."""
         return time.perf_counter() - self._started
 
-    def run(self, kernel: str) -> Found:
-        """Choose a kernel, unless this is the name of one, and train."""
+    def run(self, kernel: Kernel | str) -> Found:
+        """Choose a kernel, unless this is one or the name of one, and train."""
         try:
             choice = self._choice(kernel)
         except KeyboardInterrupt:
@@ -175,7 +175,7 @@ class ModelSearch:
 
     # ---- the choice of a kernel ------------------------------------------------------------------------------------
 
-    def _choice(self, kernel: str) -> Choice:
+    def _choice(self, kernel: Kernel | str) -> Choice:
         if kernel != AUTO:
             return named(kernel, self.X, self.y)
         choice = choose(
@@ -194,7 +194,7 @@ class ModelSearch:
         self.on_event(f"kernel: {choice.name}, from {len(choice.tried)} by exact likelihoods of {rows} rows")
         if choice.untried:
             names = ", ".join(choice.untried)
-            self.notes.append(f"no likelihood of {len(choice.untried)} of {len(NAMES)} kernels is known: {names}")
+            self.notes.append(f"no likelihood of {len(choice.untried)} of {len(COMPARED)} kernels is known: {names}")
         return choice
 
     def _tried(self, trial: Trial, optimum: KernelOptimum | None) -> None:

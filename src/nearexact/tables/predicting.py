@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from nearexact.files import check_apart, check_output
 from nearexact.limits import parse_seconds
 from nearexact.model_header import explained, read_header
 from nearexact.tables.dialect import Spelling
-from nearexact.tables.reading import TableFile, open_table
+from nearexact.tables.reading import Source, TableFile, open_table
 from nearexact.tables.recipe import MISSING_POLICIES, RECIPE, Missing, Recipe, training_rows
 from nearexact.tables.writing import SUFFIXES, table_writer
 
@@ -76,19 +77,19 @@ def checked_recipe(metadata: dict[str, Any], inputs: int) -> Recipe:
 
 def predict(
     model: str | os.PathLike[str] | tuple[Model, Recipe],
-    path: str | os.PathLike[str],
+    path: Source,
     output: str | os.PathLike[str],
     *,
     level: float = LEVEL,
     missing: Missing | None = None,
     keep: str | Sequence[str] = (),
     certify: bool = False,
-    training_data: str | os.PathLike[str] | None = None,
+    training_data: Source | None = None,
     time_limit: float | str | None = None,
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Predicted:
-    """Write mean, std, lower and upper for each row of a CSV or Parquet file to another one.
+    """Write mean, std, lower and upper for each row of a CSV or Parquet file, or of a data frame, to another file.
 
     Between lower and upper lies a new observation with probability `level`. With `missing="drop"`, rows with a missing
     value have empty predictions; by default missing values are treated as when the model was fitted. `keep` are names
@@ -98,18 +99,15 @@ def predict(
     mean_error of `mean`, and a std of a new observation, as `std` is, from std_lower to std_upper. A sparse model from
     a file needs the `training_data` for that, the file that it was fitted to. `time_limit` is for these bounds alone.
     """
-    inputs = {"the data": path} | ({} if training_data is None else {"the training data": training_data})
+    inputs = {"the data": path, "the training data": training_data, "the model": model}
     check_output(output, SUFFIXES)
-    check_apart({"the output": output}, inputs | ({} if isinstance(model, tuple) else {"the model": model}))
+    check_apart({"the output": output}, {k: v for k, v in inputs.items() if isinstance(v, str | os.PathLike)})
     recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"the level must be between 0 and 1, got {level}")
-    if missing is not None and missing not in MISSING_POLICIES:
-        raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
+    _check_options(level, missing)
     if not certify and not (training_data is None and time_limit is None):
         raise ValueError("training data and a time limit are for certified predictions: ask for those, too (--certify)")
     seconds = parse_seconds(time_limit)
-    file = open_table(Path(path), spelling, wanted=recipe.names, usual=recipe.spelling)
+    file = open_table(path, spelling, wanted=recipe.names, usual=recipe.spelling)
     recipe.check_columns(file)
     columns = PREDICTIONS + BOUNDS if certify else PREDICTIONS
     kept = _kept(file, keep, columns)
@@ -131,23 +129,50 @@ def predict(
     return Predicted(rows, empty)
 
 
+def predict_frame(
+    model: str | os.PathLike[str] | tuple[Model, Recipe],
+    frame: pd.DataFrame,
+    *,
+    level: float = LEVEL,
+    missing: Missing | None = None,
+) -> pd.DataFrame:
+    """Mean, std, lower and upper for each row of a data frame, with its index; the options are those of `predict`."""
+    recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
+    _check_options(level, missing)
+    table = open_table(frame)
+    recipe.check_columns(table)
+    from nearexact.tables.predictor import Predictor  # only here, since it needs torch
+
+    estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
+    predictor = Predictor(estimator, recipe, level)
+    parts = [predictor.predictions(values) for values, _ in _pieces(table, recipe, missing or recipe.missing)]
+    return pd.DataFrame(np.concatenate(parts), index=frame.index, columns=list(predictor.columns))
+
+
 def certify(
     model: str | os.PathLike[str] | tuple[Model, Recipe],
-    path: str | os.PathLike[str],
+    path: Source,
     *,
     cg_iterations: int | None = None,
     time_limit: float | str | None = None,
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
     progress: bool = False,
 ) -> Certificate:
-    """Bounds on the exact log marginal likelihood, from the file that the model was fitted to."""
+    """Bounds on the exact log marginal likelihood, from the file or data frame that the model was fitted to."""
     recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
-    file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target], usual=recipe.spelling)
+    file = open_table(path, spelling, wanted=[*recipe.names, recipe.target], usual=recipe.spelling)
     recipe.check_columns(file, with_target=True)
     estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
     values, y = training_rows(file, recipe, estimator.certificate_.n)
     estimator.set_params(progress=progress)
     return estimator.certify(recipe.frame(values), y, cg_iterations=cg_iterations, time_limit=time_limit)
+
+
+def _check_options(level: float, missing: Missing | None) -> None:
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"the level must be between 0 and 1, got {level}")
+    if missing is not None and missing not in MISSING_POLICIES:
+        raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
 
 
 def _kept(file: TableFile, keep: str | Sequence[str], ours: Sequence[str]) -> list[str]:
@@ -160,7 +185,7 @@ def _kept(file: TableFile, keep: str | Sequence[str], ours: Sequence[str]) -> li
             names += [text] if text in file.columns else [name.strip() for name in text.split(",")]
     unknown = [name for name in names if name not in file.columns]
     if unknown:
-        raise ValueError(f"{file.path} has no column {unknown[0]!r} to keep")
+        raise ValueError(f"{file.name} has no column {unknown[0]!r} to keep")
     twice = [name for name in names if name in ours]
     if twice:
         raise ValueError(f"column {twice[0]!r} of the data cannot be kept: predictions have a column of that name")
@@ -168,7 +193,7 @@ def _kept(file: TableFile, keep: str | Sequence[str], ours: Sequence[str]) -> li
 
 
 def _pieces(
-    file: TableFile, recipe: Recipe, missing: Missing, kept: Sequence[str]
+    file: TableFile, recipe: Recipe, missing: Missing, kept: Sequence[str] = ()
 ) -> Iterator[tuple[np.ndarray, pa.Table]]:
     first = 1
     for piece in file.pieces(recipe.names, kept):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -15,7 +13,7 @@ from nearexact.certifying_predictions import needs_training_data, noisy_std_boun
 from nearexact.estimators import GPRegressor, SGPRegressor
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.predicting import BOUNDS, PREDICTIONS
-from nearexact.tables.reading import open_table
+from nearexact.tables.reading import Source, open_table
 from nearexact.tables.recipe import Recipe, training_rows
 
 LEAST_SECONDS = 1e-3  # where the time is up: then bounds are those of the prior
@@ -66,17 +64,15 @@ class Certifier(Predictor):
         return [certified.mean_error, *noisy_std_bounds(self.model, certified)]
 
 
-def training_data(
-    model: Model, recipe: Recipe, path: str | os.PathLike[str] | None, spelling: Spelling
-) -> dict[str, Any]:
+def training_data(model: Model, recipe: Recipe, source: Source | None, spelling: Spelling) -> dict[str, Any]:
     """What the model must be given of the rows that it was trained on."""
     if not needs_training_data(model):
         return {}
-    if path is None:
+    if source is None:
         raise ValueError(
             "a sparse model does not hold its training data: pass the file that it was fitted to as training_data"
             " (--training-data)"
         )
-    file = open_table(Path(path), spelling, wanted=[*recipe.names, recipe.target], usual=recipe.spelling)
+    file = open_table(source, spelling, wanted=[*recipe.names, recipe.target], usual=recipe.spelling)
     values, y = training_rows(file, recipe, model.certificate_.n)
     return {"X_train": recipe.frame(values), "y_train": y}

@@ -1,4 +1,4 @@
-"""Tables in files, read in pieces: CSV in any dialect, gzipped or not, and Parquet.
+"""Tables, read in pieces: CSV in any dialect, gzipped or not, Parquet, and data frames.
 
 A piece is a data frame whose columns are numbers, booleans, dates or text; those of a CSV file are always text, since
 a piece does not show what comes in the next one. `columns` decides what the columns mean.
@@ -6,6 +6,7 @@ a piece does not show what comes in the next one. `columns` decides what the col
 
 from __future__ import annotations
 
+import os
 import warnings
 import zlib
 from collections import Counter
@@ -13,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -29,19 +30,22 @@ UNREADABLE = (
 )  # fmt: skip  # what the readers raise on damaged or foreign files
 
 
+Source: TypeAlias = str | os.PathLike[str] | pd.DataFrame  # where a table is: a file, or a data frame
+
+
 class Piece(NamedTuple):
-    """Some rows: columns to compute with, and columns as they stand in the file."""
+    """Some rows: columns to compute with, and columns as they stand in the table."""
 
     frame: pd.DataFrame
     copy: pa.Table
 
 
 class TableFile(Protocol):
-    """A file with named columns."""
+    """A file with named columns, or a data frame."""
 
     @property
-    def path(self) -> Path:
-        """Where it is."""
+    def name(self) -> str:
+        """What messages call it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,29 +67,31 @@ class TableFile(Protocol):
 
 
 def open_table(
-    path: str | Path,
+    source: Source,
     spelling: Spelling = Spelling(),  # noqa: B008  # frozen
     wanted: Collection[str] = (),
     usual: Spelling = Spelling(),  # noqa: B008
 ) -> TableFile:
-    """A CSV or Parquet file, recognised by its content. A first row with one of the wanted names is a header.
+    """A data frame, or a CSV or Parquet file, recognised by its content.
 
-    `spelling` is what the user says about a CSV file, `usual` what is taken where the file leaves something open.
+    A first row with one of the wanted names is a header. `spelling` is what the user says about a CSV file, `usual`
+    what is taken where the file leaves something open.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}")
-    file: TableFile
-    with _explained(path):
-        if starts_with(path, PARQUET):
-            schema = pq.read_schema(path)
-            file = ParquetTable(path, tuple(name for name in schema.names if not name.startswith("__index_level_")))
-        else:
-            file = CsvTable(path, sniff(path, spelling, wanted, usual))
+    file = FrameTable(source) if isinstance(source, pd.DataFrame) else _open_file(Path(source), spelling, wanted, usual)
     twice = sorted(name for name, count in Counter(file.columns).items() if count > 1)
     if twice:
-        raise ValueError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}")
+        raise ValueError(f"{file.name} has more than one column of the name {', '.join(map(repr, twice))}")
     return file
+
+
+def _open_file(path: Path, spelling: Spelling, wanted: Collection[str], usual: Spelling) -> TableFile:
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r}")
+    with _explained(str(path)):
+        if starts_with(path, PARQUET):
+            schema = pq.read_schema(path)
+            return ParquetTable(path, tuple(name for name in schema.names if not name.startswith("__index_level_")))
+        return CsvTable(path, sniff(path, spelling, wanted, usual))
 
 
 def rows_at_once(columns: int) -> int:
@@ -106,6 +112,10 @@ class CsvTable:
     dialect: Dialect
 
     @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         return self.dialect.columns
 
@@ -124,7 +134,7 @@ class CsvTable:
         return pa.schema([(name, pa.string()) for name in columns])
 
     def pieces(self, columns: Sequence[str], copied: Sequence[str] = (), rows: int = ROWS_AT_ONCE) -> Iterator[Piece]:
-        with _explained(self.path):
+        with _explained(self.name):
             reader = pd.read_csv(
                 self.path,
                 sep=self.dialect.delimiter,
@@ -142,7 +152,7 @@ class CsvTable:
         with reader:
             empty = True
             while True:
-                with _explained(self.path):
+                with _explained(self.name):
                     piece = next(reader, None)
                 if piece is None:
                     break
@@ -165,6 +175,10 @@ class ParquetTable:
     columns: tuple[str, ...]
 
     @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
     def decimal(self) -> str:
         return "."
 
@@ -176,35 +190,72 @@ class ParquetTable:
         return "Parquet"
 
     def schema(self, columns: Sequence[str]) -> pa.Schema:
-        with _explained(self.path):
+        with _explained(self.name):
             kinds = pq.read_schema(self.path)
-        plain = [kinds.field(name).type for name in columns]
-        plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in plain]
-        return pa.schema(list(zip(columns, plain, strict=True)))
+        return _copied_schema(columns, [kinds.field(name).type for name in columns])
 
     def pieces(self, columns: Sequence[str], copied: Sequence[str] = (), rows: int = ROWS_AT_ONCE) -> Iterator[Piece]:
         empty, schema, needed = True, self.schema(copied), list(dict.fromkeys([*columns, *copied]))
-
-        def piece(table: pa.Table) -> Piece:
-            return Piece(_frame(table, columns), table.select(list(copied)).cast(schema))
-
-        with _explained(self.path):
+        with _explained(self.name):
             file = pq.ParquetFile(self.path, pre_buffer=False)  # it would hold whole row groups
         with file:
             rows = min(rows, rows_at_once(len(needed)))
             batches = file.iter_batches(batch_size=rows, columns=needed, use_threads=False)
             while True:
-                with _explained(self.path):
+                with _explained(self.name):
                     batch = next(batches, None)
-                    some = None if batch is None else piece(pa.Table.from_batches([batch]))
+                    some = None if batch is None else _piece(pa.Table.from_batches([batch]), columns, schema)
                 if some is None:
                     break
                 empty = False
                 yield some
             if empty:
-                with _explained(self.path):
-                    some = piece(file.schema_arrow.empty_table())
+                with _explained(self.name):
+                    some = _piece(file.schema_arrow.empty_table(), columns, schema)
                 yield some
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTable:
+    """A data frame, whose columns become what those of a Parquet file are."""
+
+    frame: pd.DataFrame
+    name: ClassVar[str] = "the data frame"
+    decimal: ClassVar[str] = "."
+    spelling: ClassVar[Spelling] = Spelling()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(map(str, self.frame.columns))
+
+    def __str__(self) -> str:
+        return "data frame"
+
+    def schema(self, columns: Sequence[str]) -> pa.Schema:
+        return _copied_schema(columns, [self._column(name).type for name in columns])
+
+    def pieces(self, columns: Sequence[str], copied: Sequence[str] = (), rows: int = ROWS_AT_ONCE) -> Iterator[Piece]:
+        whole = pa.table({name: self._column(name) for name in dict.fromkeys([*columns, *copied])})
+        schema = self.schema(copied)
+        for first in range(0, max(len(self.frame), 1), rows):
+            yield _piece(whole.slice(first, rows), columns, schema)
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        cells = self.frame.iloc[:, self.columns.index(name)]
+        try:
+            return pa.chunked_array([pa.array(cells, from_pandas=True)])
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"column {name!r} of the data frame holds cells of different kinds: {reason}") from error
+
+
+def _copied_schema(columns: Sequence[str], kinds: Sequence[pa.DataType]) -> pa.Schema:
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in kinds]
+    return pa.schema(list(zip(columns, plain, strict=True)))
+
+
+def _piece(table: pa.Table, columns: Sequence[str], copied: pa.Schema) -> Piece:
+    return Piece(_frame(table, columns), table.select(copied.names).cast(copied))
 
 
 def _frame(table: pa.Table, columns: Sequence[str]) -> pd.DataFrame:
@@ -230,7 +281,7 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _explained(name: str) -> Iterator[None]:
     """Turn every error of a reader into a ValueError of one line that names the file."""
     try:
         with warnings.catch_warnings():
@@ -240,11 +291,11 @@ def _explained(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path} is not {error.encoding.upper()} text (byte 0x{error.object[error.start]:02x}): pass its encoding,"
+            f"{name} is not {error.encoding.upper()} text (byte 0x{error.object[error.start]:02x}): pass its encoding,"
             " such as latin-1"
         ) from error
     except pd.errors.ParserWarning as error:
-        raise ValueError(f"{path} cannot be read as a table: its rows have more cells than its header") from error
+        raise ValueError(f"{name} cannot be read as a table: its rows have more cells than its header") from error
     except UNREADABLE as error:
         reason = " ".join(str(error).replace("Error tokenizing data. C error: ", "").split())
-        raise ValueError(f"{path} cannot be read as a table: {reason or type(error).__name__}") from error
+        raise ValueError(f"{name} cannot be read as a table: {reason or type(error).__name__}") from error

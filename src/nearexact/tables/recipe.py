@@ -77,7 +77,7 @@ class Recipe:
         present = set(file.columns)
         lacking = [name for name in needed if name not in present]
         if lacking:
-            raise ValueError(f"{file.path} lacks {_listed('column', lacking)}; it has {_some(file.columns)}")
+            raise ValueError(f"{file.name} lacks {_listed('column', lacking)}; it has {_some(file.columns)}")
 
     def values(self, frame: pd.DataFrame, decimal: str, first_row: int = 1) -> FloatArray:
         """One number per cell, [n, columns]; NaN where it is missing."""
@@ -175,7 +175,7 @@ def prepare(
         raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
     unknown = [name for name in (target, *ignore) if name not in file.columns]
     if unknown:
-        raise ValueError(f"{file.path} has no {_listed('column', unknown)}; it has {_some(file.columns)}")
+        raise ValueError(f"{file.name} has no {_listed('column', unknown)}; it has {_some(file.columns)}")
     if target in ignore:
         raise ValueError(f"column {target!r} is the target and cannot be ignored")
     frame = read(file, [name for name in file.columns if name not in ignore])
@@ -196,7 +196,7 @@ def prepare(
             columns.append(column)
             parts.append(values)
     if not columns:
-        raise ValueError(f"{file.path} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
+        raise ValueError(f"{file.name} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
     recipe = Recipe(target, tuple(columns), missing, left_out, split, file.spelling)
     prepared = _parts(recipe, np.column_stack(parts), y)
     suspects = [c.name for c, values in zip(columns, parts, strict=True) if _looks_like_an_index(c, values)]
@@ -219,7 +219,7 @@ def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, 
     rows = np.arange(n) if len(y) == n else recipe.split.rows(len(y))[0]
     if len(rows) != n:
         raise ValueError(
-            f"{file.path} is not the file that the model was fitted to: it has {len(rows)} rows to train on, not {n}"
+            f"{file.name} is not the file that the model was fitted to: it has {len(rows)} rows to train on, not {n}"
         )
     return recipe.completed(values[rows], recipe.missing), y[rows]
 

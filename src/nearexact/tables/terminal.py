@@ -170,7 +170,12 @@ def kernel_text(description: dict[str, Any], most: int | None = None) -> str:
         return f" {description['operation']} ".join(nested)
     values = description["values"].items()
     shown = (f"{name}={_values(value, most)}" for name, value in values if (name, value) != DEFAULT_ORIGIN)
-    return f"{description['name']}({', '.join(shown)})"
+    bounds = [f"{name}={_bounds(value, most)}" for name, value in description.get("bounds", {}).items()]
+    return f"{description['name']}({', '.join(shown)})" + (f".with_bounds({', '.join(bounds)})" if bounds else "")
+
+
+def _bounds(bounds: Any, most: int | None) -> str:
+    return repr(bounds) if isinstance(bounds, str) else f"({', '.join(_values(end, most) for end in bounds)})"
 
 
 def _values(value: Any, most: int | None) -> str:

@@ -1,0 +1,42 @@
+"""Derivatives of predictions by the inputs, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.memory import row_chunks
+from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+
+PAIRS_AT_ONCE = 2**21  # of new rows and points, of which each may take as many numbers as there are inputs
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionGradients:
+    """What is predicted for each row of X, and its derivatives by the inputs of this row."""
+
+    variance: Tensor  # of the latent function [N]
+    mean_by_x: Tensor  # [N, D]
+    variance_by_x: Tensor  # [N, D]
+
+
+def prediction_gradients(
+    posterior: SparsePosterior | ExactPosterior | IterativePosterior, X: Tensor
+) -> PredictionGradients:
+    """Derivatives at the rows of X [N, D]. Each prediction depends on its own row, so that those of sums are enough."""
+    X = X.to(posterior.weights.device)
+    variance, by_mean, by_variance = X.new_empty(len(X)), torch.empty_like(X), torch.empty_like(X)
+    points = len(posterior.inducing_points) if isinstance(posterior, SparsePosterior) else len(posterior.weights)
+    for rows in row_chunks(len(X), max(PAIRS_AT_ONCE // (points * X.shape[1]), 1)):
+        inputs = X[rows].detach().requires_grad_()
+        with torch.enable_grad():
+            mean, variances = posterior.differentiable(inputs)
+        variance[rows] = variances.detach()
+        by_mean[rows], by_variance[rows] = (
+            torch.autograd.grad(part.sum(), inputs, retain_graph=True, materialize_grads=True)[0]
+            for part in (mean, variances)
+        )
+    return PredictionGradients(variance, by_mean, by_variance)
