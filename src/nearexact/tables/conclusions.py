@@ -164,7 +164,7 @@ def _more_time(record: Record) -> tuple[str, bool]:
         return "More time would hardly help.", False
     if ended == "time limit":
         limit = f" of {record['time_limit']}" if record.get("time_limit") else ""
-        return f"More time would help: the limit{limit} came before the best model was found.", True
+        return f"More time may help: the limit{limit} came before the search for the best model was over.", True
     if doubt:
         return "More time may help: it is not certain that this is the best model.", True
     return "More time would hardly help: training came to its end.", False

@@ -27,7 +27,7 @@ DOUBTS = {
     Doubt.NOT_COMPARED: "It was not looked whether the exact Gaussian process would choose other hyperparameters"
     " (lengthscales, noise): a much better model may exist.",
     Doubt.STILL_RISING: "The limit came before the best hyperparameters (lengthscales, noise) were found: with more"
-    " time the model would become better.",
+    " time the model may become better.",
     Doubt.FOUND_ONCE: "The best hyperparameters (lengthscales, noise) were found from one start only, and others ended"
     " elsewhere: a better model may have been missed.",
     Doubt.BOUND_TOO_LOW: "With these hyperparameters (lengthscales, noise) the exact Gaussian process explains the data"
