@@ -306,7 +306,8 @@ def test_a_fit_that_fails_changes_nothing(estimator: type[SGPRegressor], data: t
         ({"memory_limit": 0}, "got 0"),
         ({"device": "abacus"}, "device must be \"auto\" or a device that torch has here, got 'abacus'"),
         ({"device": "cuda:7"}, "device must be"),
-        ({"kernel": "rbf"}, "kernel must be a kernel such as SquaredExponential"),
+        ({"kernel": "rbf"}, "there is no kernel 'rbf'; there are se, matern12"),
+        ({"kernel": 3}, "kernel must be a kernel such as Matern52"),
         ({"kernel": SquaredExponential([1.0, 2.0])}, "lengthscales has 2 values, but the inputs have 3 columns"),
     ],
 )
