@@ -107,7 +107,7 @@ def test_more_time_and_more_rows() -> None:
     assert unsound[2].word == "time: hardly, rows: not clear"  # who is too sure does not know the noise either
     assert "do not rely on its intervals" in unsound[3].text
     cut = answers(verdict="not reached", doubt=Doubt.STILL_RISING, ended="time limit")
-    assert "the limit of 5m came before the best model was found" in cut[2].text
+    assert "the limit of 5m came before the search for the best model was over" in cut[2].text
     assert "allow more time (--time-limit)" in cut[3].text.lower()
     assert "more memory" in answers(verdict="not reached", ended="memory limit")[2].text
     untried = [{"kernel": "se", "bound": -1.0}, {"kernel": "arccosine", "bound": None}]
