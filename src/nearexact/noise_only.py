@@ -25,9 +25,13 @@ def gaussian_log_likelihood(variance: float, n: int, mean_square: float | None =
 
 
 def noise_only_likelihood(y: Any, least_variance: float = LEAST_VARIANCE) -> float:
-    """Log likelihood of targets, an array or a tensor [N], under noise of the best variance that is allowed."""
-    mean_square = float(y @ y) / len(y)
-    return gaussian_log_likelihood(max(mean_square, least_variance), len(y), mean_square)
+    """Log likelihood of targets, an array or a tensor [N], under noise of the best variance that is allowed.
+
+    Of several targets [N, T], it is that of all together.
+    """
+    n = math.prod(y.shape)
+    mean_square = (float(y @ y) if y.ndim == 1 else float((y**2).sum())) / n
+    return gaussian_log_likelihood(max(mean_square, least_variance), n, mean_square)
 
 
 def standardised_likelihood(n: int | None) -> float:

@@ -65,14 +65,15 @@ def _holds_text(values: np.ndarray[Any, np.dtype[Any]]) -> bool:
 
 
 def as_training_data(X: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """X [N, D] and y [N] as finite float64 tensors on X's device.
+    """X [N, D] and y, [N] or of several targets [N, T], as finite float64 tensors on X's device.
 
     X is copied only if it has to be converted, so it must not be changed while the result is in use; y is copied.
     """
     inputs = as_matrix(X, "X")
-    targets = as_float64(y, "y", "vector", inputs.device).clone()
-    if targets.ndim != 1:
-        raise ValueError(f"y must be a vector, got shape {tuple(targets.shape)}")
+    targets = as_float64(y, "y", "vector or matrix", inputs.device).clone()
+    shape = tuple(targets.shape)
+    if targets.ndim not in (1, 2) or 0 in shape[1:]:
+        raise ValueError(f"y must be a vector, or a matrix with a column for each target, got shape {shape}")
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise ValueError(f"X and y must have equally many rows, at least one, got {len(inputs)} and {len(targets)}")
     return inputs.contiguous(), targets

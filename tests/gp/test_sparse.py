@@ -258,7 +258,7 @@ def test_evaluations_do_not_disturb_each_other() -> None:
     [
         ({"X": np.ones(5)}, "X must be a matrix"),
         ({"y": np.ones(4)}, "X and y must have equally many rows, at least one, got 5 and 4"),
-        ({"y": np.ones((5, 1))}, "y must be a vector, got shape \\(5, 1\\)"),
+        ({"y": np.ones((5, 1, 1))}, "y must be a vector, or a matrix with a column for each target, got shape"),
         ({"y": ["a"] * 5}, "y must be a numeric vector"),
         ({"y": [1.0, 2.0, np.nan, np.inf, 1.0]}, "y must be finite, got 2 NaN or infinite values"),
         ({"X": np.full((5, 2), np.nan)}, "X must be finite, got 10"),

@@ -21,6 +21,7 @@ from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.optimise import LBFGSSettings, Optimum, Step, minimise
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.quadratic import Iteration, conjugate_gradients
+from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stages import Progress, Stage
@@ -39,20 +40,24 @@ def sgpr_objective(
     Z: Any,
     *,
     bound: str = "elbo",
+    row_noise: RowNoise | None = None,
     memory_limit: int | float | str | None = None,
 ) -> SparseObjective:
     """−ELBO of sparse GP regression with inducing points Z, and its gradient by all hyperparameters.
 
     `bound="tight"` takes the tighter collapsed bound (Titsias 2025) instead of the ELBO. `memory_limit`
     (bytes or text such as "2GB"; None for half of what is free) bounds what the evaluation allocates besides the data:
-    where it forbids an [N, M] array, that array is recomputed in chunks.
+    where it forbids an [N, M] array, that array is recomputed in chunks. With `row_noise` the noise variance is that of
+    the learnt part; y may have several columns, whose bounds add up.
     """
-    return SparseObjective(kernel, noise_variance, X, y, Z, bound=bound, memory_limit=memory_limit)
+    return SparseObjective(kernel, noise_variance, X, y, Z, bound=bound, row_noise=row_noise, memory_limit=memory_limit)
 
 
-def gpr_objective(kernel: Kernel, noise_variance: float, X: Any, y: Any) -> ExactObjective:
+def gpr_objective(
+    kernel: Kernel, noise_variance: float, X: Any, y: Any, *, row_noise: RowNoise | None = None
+) -> ExactObjective:
     """Negative log marginal likelihood of exact GP regression, and its gradient by all hyperparameters."""
-    return ExactObjective(kernel, noise_variance, X, y)
+    return ExactObjective(kernel, noise_variance, X, y, row_noise=row_noise)
 
 
 __all__ = [
@@ -76,6 +81,7 @@ __all__ = [
     "Optimum",
     "Progress",
     "Repairs",
+    "RowNoise",
     "Selection",
     "SparseObjective",
     "SparsePosterior",

@@ -1,8 +1,8 @@
 """Bounds on a log marginal likelihood, as bounds on its two parts: the log determinant and the quadratic form.
 
-With K̂ = K + sI the likelihood is −½(N log 2π + log|K̂| + yᵀK̂⁻¹y). Every inequality that is known about one part may be
-combined with every inequality about the other, so that what several methods prove together is never looser than what
-one of them proves alone.
+With K̂ = K + sI the likelihood is −½(N log 2π + log|K̂| + yᵀK̂⁻¹y); that of several targets is the sum of theirs. Every
+inequality that is known about one part may be combined with every inequality about the other, so that what several
+methods prove together is never looser than what one of them proves alone.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ class LikelihoodBounds:
     n: int
     elbo: float  # the standard one (Titsias 2009): the likelihood exceeds it by KL[approximate ‖ exact posterior]
     log_det: Interval  # log|K̂|
-    quadratic: Interval  # yᵀK̂⁻¹y
+    quadratic: Interval  # yᵀK̂⁻¹y, summed over the targets
+    targets: int = 1
 
     @staticmethod
-    def exact(n: int, log_det: float, quadratic: float) -> LikelihoodBounds:
+    def exact(n: int, log_det: float, quadratic: float, targets: int = 1) -> LikelihoodBounds:
         """Where both parts are known."""
-        elbo = _likelihood(n, log_det, quadratic)
-        return LikelihoodBounds(n, elbo, Interval(log_det, log_det), Interval(quadratic, quadratic))
+        elbo = likelihood(n, log_det, quadratic, targets)
+        return LikelihoodBounds(n, elbo, Interval(log_det, log_det), Interval(quadratic, quadratic), targets)
 
     @property
     def lower(self) -> float:
         """The likelihood is not less than this."""
-        return _likelihood(self.n, self.log_det.upper, self.quadratic.upper)
+        return likelihood(self.n, self.log_det.upper, self.quadratic.upper, self.targets)
 
     @property
     def upper(self) -> float:
         """The likelihood is not more than this."""
-        return _likelihood(self.n, self.log_det.lower, self.quadratic.lower)
+        return likelihood(self.n, self.log_det.lower, self.quadratic.lower, self.targets)
 
     @property
     def trace_gap(self) -> float:
         """The part of upper − lower that comes from the log determinant, that is from tr(K − Q)."""
-        return 0.5 * self.log_det.width
+        return 0.5 * self.targets * self.log_det.width
 
     @property
     def residual_gap(self) -> float:
@@ -70,8 +71,10 @@ class LikelihoodBounds:
             self.elbo,
             self.log_det.meet(log_det or Interval()),
             self.quadratic.meet(quadratic or Interval()),
+            self.targets,
         )
 
 
-def _likelihood(n: int, log_det: float, quadratic: float) -> float:
-    return -0.5 * (n * math.log(2.0 * math.pi) + log_det + quadratic)
+def likelihood(n: int, log_det: float, quadratic: float, targets: int = 1) -> float:
+    """−½(N log 2π + log|K̂| + yᵀK̂⁻¹y), summed over targets that share K̂."""
+    return -0.5 * (targets * (n * math.log(2.0 * math.pi) + log_det) + quadratic)

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearexact.gp.linalg import solve_columns
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior
+from nearexact.gp.row_noise import RowNoise, check_noise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs, jittered_cholesky
 from nearexact.kernels.base import Kernel, Tensors, add_to
 from nearexact.limits import memory_budget
@@ -27,12 +29,23 @@ CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's
 
 
 class ExactObjective:
-    """Negative log marginal likelihood and its gradient as a function of θ."""
+    """Negative log marginal likelihood and its gradient as a function of θ.
+
+    Of several targets y [N, T] it is the sum; they share all hyperparameters, and so the factorisation.
+    """
 
     def __init__(
-        self, kernel: Kernel, noise_variance: float, X: Any, y: Any, *, numerics: Numerics = DEFAULT_NUMERICS
+        self,
+        kernel: Kernel,
+        noise_variance: float,
+        X: Any,
+        y: Any,
+        *,
+        row_noise: RowNoise | None = None,
+        numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.X, self.y = as_training_data(X, y)
+        self.row_noise = check_noise(row_noise, self.X)
         self.numerics = numerics
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
         kernel = self.layout.kernel
@@ -54,7 +67,8 @@ class ExactObjective:
         K, cross = self._K, kernel.against(self._features)
         for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
             cross.values(self._features[rows], out=K[rows])
-        K.diagonal().copy_(kernel.diagonal(self._features)).add_(noise_variance)
+        noise = noise_variance if self.row_noise is None else self.row_noise.variances(noise_variance)
+        K.diagonal().copy_(kernel.diagonal(self._features)).add_(noise)
         L, jitter = jittered_cholesky(K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics)
         return ExactPosterior(
             kernel=kernel,
@@ -64,9 +78,10 @@ class ExactObjective:
             features_X=self._features,
             y=self.y,
             L=L,
-            weights=torch.cholesky_solve(self.y[:, None], L)[:, 0],
+            weights=solve_columns(L, self.y),
             jitter=jitter,
             repairs=self.repairs,
+            row_noise=self.row_noise,
         )
 
     def release(self) -> None:
@@ -76,17 +91,27 @@ class ExactObjective:
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
         """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""
         model = self.factorise(kernel, noise_variance)
-        alpha = model.weights
+        alpha, targets = model.weights, self.y[0].numel()
         K_inv = torch.cholesky_inverse(model.L, out=self._K)  # [N, N]
         gradients: Tensors = {}
         for rows in row_chunks(len(self.X), chunk_rows(len(self.X))):
             # Everything is symmetric: up to the diagonal block is enough, with what is left of it counted twice.
             left, right = slice(0, rows.start), slice(0, rows.stop)
-            K_bar = torch.addr(K_inv[rows, right], alpha[rows], alpha[right], beta=-0.5, alpha=0.5)
+            if alpha.ndim == 1:
+                K_bar = torch.addr(K_inv[rows, right], alpha[rows], alpha[right], beta=-0.5, alpha=0.5)
+            else:
+                K_bar = torch.addmm(K_inv[rows, right], alpha[rows], alpha[right].T, beta=-0.5 * targets, alpha=0.5)
             K_bar[:, left].mul_(2.0)
             add_to(gradients, kernel.cross_vjp(self._features[rows], self._features[right], K_bar))
-        by_noise = 0.5 * float(alpha @ alpha - K_inv.diagonal().sum())
-        return model.lml, gradients, by_noise
+        if self.row_noise is None and alpha.ndim == 1:
+            return model.lml, gradients, 0.5 * float(alpha @ alpha - K_inv.diagonal().sum())
+        squares = alpha.square() if alpha.ndim == 1 else alpha.square().sum(1)
+        by_row = squares - targets * K_inv.diagonal()  # twice the derivative by each row's noise variance
+        return (
+            model.lml,
+            gradients,
+            0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum()),
+        )
 
 
 def exact_memory(kernel: Kernel, n: int) -> int:

@@ -19,6 +19,7 @@ from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
+from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.search import AGREEMENT, FIRST_ROWS, RIVAL, Round, Search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
@@ -64,6 +65,7 @@ class ExactTraining:
         search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
         start: Start | None = None,
+        row_noise: RowNoise | None = None,
         seed: int | None = None,
         on_step: Callable[[Progress], None] | None = None,
         on_stage: Callable[[Stage, ExactPosterior], str | None] | None = None,
@@ -71,7 +73,7 @@ class ExactTraining:
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
-        self.objective = ExactObjective(kernel, START_NOISE, X, y, numerics=numerics)
+        self.objective = ExactObjective(kernel, START_NOISE, X, y, row_noise=row_noise, numerics=numerics)
         self.layout, self.n = self.objective.layout, len(self.objective.y)
         needed = exact_memory(self.layout.kernel, self.n)
         budget = memory_budget(memory_limit, self.objective.X.device)
@@ -92,6 +94,7 @@ class ExactTraining:
             # A small problem is searched on all rows at once; else the last subset is half of them.
             most_rows=self.n if self.n <= FIRST_ROWS else -(-self.n // 2),
             start=start,
+            row_noise=row_noise,
             on_round=on_round,
             clock=clock,
             numerics=numerics,

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
-from nearexact.gp.bounds import Interval, LikelihoodBounds
-from nearexact.gp.linalg import cholesky_log_det
-from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.bounds import Interval, LikelihoodBounds, likelihood
+from nearexact.gp.linalg import cholesky_log_det, dot, solve_columns
+from nearexact.gp.posterior import RowSums, SparsePosterior
 from nearexact.gp.safety import Numerics, Repairs, jittered_cholesky
 from nearexact.kernels.base import Cross, Kernel
 
@@ -30,14 +29,24 @@ class Factorisation:
     direct: bool  # whether G and b were computed without V
     merges: bool  # whether the second sweep may solve once instead of for each chunk
     n: int
-    yy: float  # yᵀy
+    y: Tensor  # targets, scaled where rows are  [N], or [N, T]
+    yy: float  # yᵀy, summed over the targets, as everything else that is one number
     G: Tensor  # V Vᵀ, V = L⁻¹ K_ZX  [M, M]
-    b: Tensor  # V y  [M]
+    b: Tensor  # V y  [M], or [M, T]
     trace: float  # tr(K_XX − Q_XX), NaN where it is negative beyond repair
     trace_repaired: bool
     residuals: Tensor | None  # d_n = k(x_n, x_n) − q(x_n, x_n) where asked for, NaN if negative beyond repair  [N]
     repairs: Repairs
     numerics: Numerics
+    # Where noise differs from row to row: V, y, trace and residuals are then those of scaled rows (row_noise.py).
+    scales: Tensor | None = None  # ω  [N]
+    diagonal: Tensor | None = None  # k(x, x)  [N]
+    earlier: RowSums | None = None  # of rows that are no longer at hand: n, yy, G, b and the trace have them already
+
+    @property
+    def targets(self) -> int:
+        """How many columns y has."""
+        return self.b[0].numel()
 
     @cached_property
     def L_B(self) -> Tensor:
@@ -48,28 +57,29 @@ class Factorisation:
 
     @cached_property
     def w(self) -> Tensor:
-        """B⁻¹b: [M]."""
-        return torch.cholesky_solve(self.b[:, None], self.L_B)[:, 0]
+        """B⁻¹b: [M], or [M, T]."""
+        return solve_columns(self.L_B, self.b)
 
     @cached_property
     def log_det(self) -> float:
         """log|Q + sI|."""
-        return self.n * math.log(self.noise_variance) + float(cholesky_log_det(self.L_B))
+        scaled = self.n * math.log(self.noise_variance) + float(cholesky_log_det(self.L_B))
+        return scaled if self.scales is None and self.earlier is None else scaled - self._log_scales
 
     @cached_property
     def _quadratic(self) -> float:
         """yᵀ(Q + sI)⁻¹y."""
-        return (self.yy - float(self.b @ self.w) / self.noise_variance) / self.noise_variance
+        return (self.yy - dot(self.b, self.w) / self.noise_variance) / self.noise_variance
 
     @cached_property
     def elbo(self) -> float:
         """Lower bound on the log marginal likelihood (Titsias 2009)."""
-        return self._likelihood(self._quadratic + self.trace / self.noise_variance)
+        return self._likelihood(self._quadratic + self.targets * self.trace / self.noise_variance)
 
     @cached_property
     def tight_bound(self) -> float:
         """Lower bound that is never below the ELBO (Titsias 2025): Σ log(1 + d_n/s) in the place of tr(K − Q)/s."""
-        return self._likelihood(self._quadratic + self._log_residuals)
+        return self._likelihood(self._quadratic + self.targets * self._log_residuals)
 
     @cached_property
     def upper_bound(self) -> float:
@@ -83,13 +93,20 @@ class Factorisation:
         excess = min((excess for excess in excesses if math.isfinite(excess)), default=math.inf)
         least = self._least_quadratic if math.isfinite(self.trace) else -math.inf
         log_det = Interval(self.log_det, self.log_det + excess)
-        return LikelihoodBounds(self.n, self.elbo, log_det, Interval(least, self._quadratic))
+        return LikelihoodBounds(self.n, self.elbo, log_det, Interval(least, self._quadratic), self.targets)
 
     @cached_property
     def _log_residuals(self) -> float:
         """Σ log(1 + d_n/s)."""
         assert self.residuals is not None
-        return float((self.residuals / self.noise_variance).log1p_().sum())
+        logs = float((self.residuals / self.noise_variance).log1p_().sum())
+        return logs if self.earlier is None else logs + self.earlier.log_residuals
+
+    @cached_property
+    def _log_scales(self) -> float:
+        """Σ log ω_n²."""
+        logs = 0.0 if self.scales is None else 2.0 * float(self.scales.log().sum())
+        return logs if self.earlier is None else logs + self.earlier.log_scales
 
     @cached_property
     def _least_quadratic(self) -> float:
@@ -100,12 +117,14 @@ class Factorisation:
         C = self.G.clone()
         C.diagonal().add_(c)  # cI + G  [M, M]
         L_C, _ = jittered_cholesky(C, self.repairs, what="cI + VVᵀ", first_jitter=0.0, numerics=self.numerics)
-        return (self.yy - float(self.b @ torch.cholesky_solve(self.b[:, None], L_C)[:, 0])) / c
+        return (self.yy - dot(self.b, solve_columns(L_C, self.b))) / c
 
     def _likelihood(self, rest: float) -> float:
-        return -0.5 * (self.n * math.log(2.0 * math.pi) + self.log_det + rest)
+        return likelihood(self.n, self.log_det, rest, self.targets)
 
     def posterior(self) -> SparsePosterior:
         """The predictive distribution, independent of the data."""
-        s = self.noise_variance
-        return SparsePosterior(self.kernel, s, self.Z, self.L, self.L_B, self.w / s, self.repairs)
+        s, sums = self.noise_variance, None
+        if self.residuals is not None:
+            sums = RowSums(self.n, self.yy, self.trace, self._log_residuals, self._log_scales)
+        return SparsePosterior(self.kernel, s, self.Z, self.L, self.L_B, self.w / s, self.repairs, sums)

@@ -72,6 +72,8 @@ class FitcObjective:
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.X, self.y = as_training_data(X, y)
+        if self.y.ndim != 1:
+            raise ValueError(f"FITC is for one target, got y of shape {tuple(self.y.shape)}")
         self.Z = as_matrix(Z, "Z", self.X.device, columns=self.X.shape[1]).clone()
         self.numerics = numerics
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)

@@ -25,6 +25,7 @@ from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
 from nearexact.gp.linalg import solve_rows
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.row_noise import scaled_rows
 from nearexact.gp.sparse import SparseObjective
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.composite import Composite
@@ -41,7 +42,7 @@ Draws = Callable[[Any], Tensor]  # rows X [N, D] to draws [N, S]
 
 
 def draw_functions(posterior: Posterior, n_samples: int, seed: int) -> Draws:
-    """So many draws of the latent function."""
+    """So many draws of the latent function of one target."""
     random = np.random.default_rng(seed)
     points = posterior.Z if isinstance(posterior, SparsePosterior) else posterior.X
     prior = PriorDraws.of(posterior.kernel, points, n_samples, random)
@@ -126,11 +127,16 @@ def _correction(posterior: Posterior, prior: Tensor, random: np.random.Generator
         return correction
     # K̂⁻¹(y − f₀(X) − ε), ε noise
     noise = prior.new_tensor(random.standard_normal(prior.shape))
-    observed = prior + math.sqrt(posterior.noise_variance) * noise
+    if posterior.row_noise is None:
+        observed = prior + math.sqrt(posterior.noise_variance) * noise
+    else:
+        observed = prior + scaled_rows(noise, posterior.row_noise.variances(posterior.noise_variance).sqrt())
     if isinstance(posterior, ExactPosterior):
         solved = torch.cholesky_solve(observed, posterior.L)
     else:
-        solved = ModelSolver.of(posterior)(observed, SOLVE_TOLERANCE).columns
+        solver = ModelSolver.of(posterior)
+        scales = solver.factorisation.scales
+        solved = scaled_rows(solver(scaled_rows(observed, scales), SOLVE_TOLERANCE).columns, scales)
     return posterior.weights[:, None] - solved
 
 
@@ -148,4 +154,5 @@ def _sparse(posterior: Posterior, seed: int) -> SparsePosterior:
     kernel, s, X = posterior.kernel, posterior.noise_variance, posterior.X
     rows = greedy_variance(kernel, X, min(len(X), MOST_POINTS), seed=seed)
     Z = X[torch.from_numpy(rows).to(X.device)]
-    return SparseObjective(kernel, s, X, posterior.y, Z).factorise(kernel, s).posterior()
+    objective = SparseObjective(kernel, s, X, posterior.y, Z, row_noise=posterior.row_noise)
+    return objective.factorise(kernel, s).posterior()

@@ -16,6 +16,10 @@ leaves unexplained: so the noise of the estimate vanishes as M grows, and M is a
 #   K̄_ZX   = L⁻ᵀ 2VP̄ = L⁻ᵀ(−B⁻¹V/s + mean (Vb)bᵀ)                       [M, N], since VP⁻¹ = B⁻¹V/s
 #   K̄_ZZ   = −L⁻ᵀ VP̄Vᵀ L⁻¹ = ½ L⁻ᵀ(B⁻¹G/s − mean (Vb)(Vb)ᵀ) L⁻¹          [M, M]
 #   ∂/∂s   = ½vᵀv − ½ [tr P⁻¹ + mean (aᵀb − bᵀb)],  tr P⁻¹ = (N − tr(B⁻¹G)/s)/s
+#
+# Of several targets each has its own v, and what comes from the determinant counts T times. With noise that differs
+# from row to row all of this is of scaled rows (row_noise.py), where K̄ gets back the factors: v, a and b become Ωv, Ωa
+# and Ωb. In ∂/∂s rows are weighted: there v_n² becomes c_n v_n², and tr P⁻¹ = (Σe_n − tr(B⁻¹G_e)/s)/s as in sparse.py.
 
 from __future__ import annotations
 
@@ -31,12 +35,14 @@ import torch
 from torch import Tensor
 
 from nearexact.gp.block_cg import BlockSolution, NotConvergedError
-from nearexact.gp.bounds import Interval, LikelihoodBounds
+from nearexact.gp.bounds import Interval, LikelihoodBounds, likelihood
 from nearexact.gp.column_solver import MOST_ITERATIONS, ColumnSolver
 from nearexact.gp.factorisation import Factorisation
-from nearexact.gp.linalg import congruence
+from nearexact.gp.linalg import as_columns, congruence, dot
+from nearexact.gp.noise_derivative import weighted_gram
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.quadratic import Preconditioner
+from nearexact.gp.row_noise import RowNoise, scaled_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stored_kernel import Storage, StoredKernel
@@ -71,8 +77,8 @@ class Estimate:
 
     value: float
     standard_error: float
-    solution: Tensor  # v, nearly K̂⁻¹y  [N]
-    residual_bound: float  # rᵀP⁻¹r of it
+    solution: Tensor  # v, nearly K̂⁻¹y  [N], or [N, T]
+    residual_bound: float  # rᵀP⁻¹r of it, the largest of several targets
     bounds: LikelihoodBounds  # proved
     iterations: int  # of conjugate gradients
     factorisation: Factorisation  # of the sparse GP
@@ -95,6 +101,7 @@ class IterativeObjective:
         y: Any,
         Z: Any,
         *,
+        row_noise: RowNoise | None = None,
         probes: int = PROBES,
         tolerance: float = TOLERANCE,
         seed: int = 0,
@@ -110,13 +117,16 @@ class IterativeObjective:
         # V is needed for every product with P⁻¹, so that sums that do without it save nothing.
         with_V = replace(numerics, direct_condition=0.0)
         X, y = as_training_data(X, y)
-        needed, budget = solving_memory(kernel, len(X), probes), memory_budget(memory_limit, X.device)
+        needed = solving_memory(kernel, len(X), probes + y[0].numel() - 1)
+        budget = memory_budget(memory_limit, X.device)
         if needed >= budget:
             raise ValueError(
                 f"conjugate gradients with {len(X)} rows need {needed / 1e6:.3g} MB besides the sparse GP, but the"
                 f" memory limit is {budget / 1e6:.3g} MB"
             )
-        self.sparse = SparseObjective(kernel, noise_variance, X, y, Z, memory_limit=budget - needed, numerics=with_V)
+        self.sparse = SparseObjective(
+            kernel, noise_variance, X, y, Z, row_noise=row_noise, memory_limit=budget - needed, numerics=with_V
+        )
         self.layout: ParameterLayout = self.sparse.layout
         self.theta0 = self.sparse.theta0
         self.X, self.y = self.sparse.X, self.sparse.y
@@ -155,17 +165,17 @@ class IterativeObjective:
         started = self.clock()
         estimate, A, B = self._solve(kernel, noise_variance)
         f, v, s, p = estimate.factorisation, estimate.solution, noise_variance, A.shape[1]
-        gradients = self._exact_part(f.kernel, v, A, B)
+        targets, B_rows = f.targets, scaled_rows(B, f.scales)
+        gradients = self._exact_part(f.kernel, v, A, B_rows)
         self.check()
         VB = self._times_V(f, B)
         B_inv_G = torch.cholesky_solve(f.G, f.L_B)  # [M, M]
-        G_bar2 = torch.cholesky_inverse(f.L_B).div_(-s)  # −B⁻¹/s
-        self.sparse.second_sweep(f, G_bar2, B, VB / p)
+        by_noise = self._by_noise(f, v, A, B_rows, B_inv_G)
+        G_bar2 = torch.cholesky_inverse(f.L_B).div_(-s / targets)  # −B⁻¹/s
+        self.sparse.second_sweep(f, G_bar2, B, VB / (p / targets))
         W = (B_inv_G / s).addmm_(VB.T, VB, alpha=-1.0 / p)  # B⁻¹G/s − mean (Vb)(Vb)ᵀ  [M, M]
-        f.cross.add_adjoint(f.features_Z, congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(0.5))
+        f.cross.add_adjoint(f.features_Z, congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(0.5 * targets))
         add_to(gradients, f.cross.gradients())
-        trace = (f.n - float(B_inv_G.diagonal().sum()) / s) / s  # tr P⁻¹
-        by_noise = 0.5 * float(v @ v) - 0.5 * (trace + float((A * B).sum() - B.square().sum()) / p)
         self.flops += 3.0 * f.n * len(f.Z) ** 2
         self.timing.seconds = self.clock() - started
         return estimate, gradients, by_noise
@@ -181,7 +191,7 @@ class IterativeObjective:
         self._epsilon_Z, self._epsilon_X = epsilon_Z.to(self.X.device), epsilon_X.to(self.X.device)  # ε and ε′
 
     def _solve(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensor, Tensor]:
-        """The estimate, and of each probe a = K̂⁻¹z and b = P⁻¹z as columns [N, p]."""
+        """The estimate, and of each probe a = K̂⁻¹z and, of scaled rows, b = P⁻¹z as columns [N, p]."""
         s = noise_variance
         self.check()
         f = self.sparse.factorise(kernel, s, residuals=True)
@@ -192,39 +202,58 @@ class IterativeObjective:
             probes[rows].addmm_(V, self._epsilon_Z)  # Vᵀε + √s ε′
         precondition = Preconditioner(self.sparse, f)
         started = self.clock()
-        solution = self._conjugate_gradients(f, precondition, torch.cat([self.y[:, None], probes], dim=1))
+        y, count = as_columns(f.y), f.targets
+        solution = self._conjugate_gradients(f, precondition, torch.cat([y, probes], dim=1))
         self.timing.solving = self.clock() - started
         B, weights = precondition.solve(probes, self.check)  # P⁻¹z and zᵀP⁻¹z
         logs = torch.stack(
             [
                 weight * sum_of_logs(alphas, betas)
-                for weight, alphas, betas in zip(weights, solution.alphas.T[1:], solution.betas.T[1:], strict=True)
+                for weight, alphas, betas in zip(
+                    weights, solution.alphas.T[count:], solution.betas.T[count:], strict=True
+                )
             ]
         )
-        v, r = solution.columns[:, 0].contiguous(), solution.residuals[:, 0]
-        least = float(self.y @ v + r @ v)  # 2yᵀv − vᵀK̂v, as K̂v = y − r
-        quadratic = Interval(least, least + float(solution.residual_bounds[0]))
+        v = solution.columns[:, :count].contiguous().view_as(f.y)
+        r = solution.residuals[:, :count].contiguous().view_as(f.y)
+        least = dot(f.y, v) + dot(r, v)  # 2yᵀv − vᵀK̂v, as K̂v = y − r
+        quadratic = Interval(least, least + float(solution.residual_bounds[:count].sum()))
         # What is proved about log|K̂| holds for the estimate, too.
         unexplained = min(float(logs.mean()), f.bounds.log_det.width)
-        value = -0.5 * (f.n * math.log(2.0 * math.pi) + f.log_det + unexplained + least)
+        value = likelihood(f.n, f.log_det + unexplained, least, count)
         estimate = Estimate(
             value=value,
-            standard_error=0.5 * float(logs.std()) / math.sqrt(len(logs)),
-            solution=v,
-            residual_bound=float(solution.residual_bounds[0]),
+            standard_error=0.5 * count * float(logs.std()) / math.sqrt(len(logs)),
+            solution=scaled_rows(v, f.scales),
+            residual_bound=float(solution.residual_bounds[:count].max()),
             bounds=f.bounds.meet(quadratic=quadratic),
             iterations=solution.iterations,
             factorisation=f,
         )
-        n, m, c = f.n, len(f.Z), probes.shape[1] + 1
+        n, m, c = f.n, len(f.Z), probes.shape[1] + count
         self.flops += 2.0 * n * m**2 + solution.iterations * c * (2.0 * n**2 + 4.0 * n * m)
-        return estimate, solution.columns[:, 1:], B
+        return estimate, scaled_rows(solution.columns[:, count:], f.scales), B
+
+    def _by_noise(self, f: Factorisation, v: Tensor, A: Tensor, B: Tensor, B_inv_G: Tensor) -> float:
+        """∂/∂s, from v, a and b of unscaled rows."""
+        s, p = f.noise_variance, A.shape[1]
+        row_noise = self.sparse.row_noise
+        if row_noise is None:
+            trace = (f.n - float(B_inv_G.diagonal().sum()) / s) / s  # tr P⁻¹
+            return 0.5 * dot(v, v) - 0.5 * f.targets * (trace + float((A * B).sum() - B.square().sum()) / p)
+        c, shares, rows = row_noise.factors, row_noise.shares(s), float(f.n)
+        if shares is not None:
+            B_inv_G = torch.cholesky_solve(weighted_gram(self.sparse, f, shares), f.L_B)
+            rows = float(shares.sum())
+        trace = (rows - float(B_inv_G.diagonal().sum()) / s) / s
+        probes = float(((A * B).sum(1) - B.square().sum(1)) @ c) / p
+        return 0.5 * float(as_columns(v).square().sum(1) @ c) - 0.5 * f.targets * (trace + probes)
 
     def _conjugate_gradients(self, f: Factorisation, precondition: Preconditioner, targets: Tensor) -> BlockSolution:
         """K̂⁻¹ targets; with K in 64 bits where 32 are too few."""
-        kernel, s = f.kernel, f.noise_variance
+        kernel, s, scales = f.kernel, f.noise_variance, f.scales
         solver = ColumnSolver(self.product, precondition, self.check)
-        self.product.update(kernel, s, check=self.check, in_full=self._in_full)
+        self.product.update(kernel, s, scales=scales, check=self.check, in_full=self._in_full)
         if self.product.storage is Storage.FLOAT32:
             try:
                 if self._is_fine(precondition, targets):
@@ -232,7 +261,7 @@ class IterativeObjective:
             except NotConvergedError as error:
                 logger.info("with a matrix in 32 bits: %s", error)
             self._in_full = True  # the next θ will hardly differ
-            self.product.update(kernel, s, check=self.check, in_full=True)
+            self.product.update(kernel, s, scales=scales, check=self.check, in_full=True)
         return solver(targets, self.tolerance, self.most_iterations)
 
     def _is_fine(self, precondition: Preconditioner, targets: Tensor) -> bool:
@@ -243,8 +272,9 @@ class IterativeObjective:
         first, before = precondition.solve(targets, self.check)
         product = self.product.in_full(first, self.check)
         errors = precondition.solve(self.product(first, self.check) - product, self.check)[1]
-        unexplained = float(((first * product).sum(0) / before)[1:].mean()) - 1.0  # mean of zᵀP⁻¹EP⁻¹z/zᵀP⁻¹z
-        share = float((errors / before)[1:].mean())
+        probes = slice(precondition.f.targets, None)
+        unexplained = float(((first * product).sum(0) / before)[probes].mean()) - 1.0  # mean of zᵀP⁻¹EP⁻¹z/zᵀP⁻¹z
+        share = float((errors / before)[probes].mean())
         return share <= max(ROUNDING_SHARE * self.tolerance, ROUNDING_OF_UNEXPLAINED * unexplained)
 
     def _times_V(self, f: Factorisation, columns: Tensor) -> Tensor:
@@ -256,9 +286,10 @@ class IterativeObjective:
 
     def _exact_part(self, kernel: Kernel, v: Tensor, A: Tensor, B: Tensor) -> Tensors:
         """Derivatives of ½vᵀKv − ½ mean aᵀKb by the kernel's parameters."""
-        p = A.shape[1]
-        left = torch.cat([0.5 * v[:, None], A * (-0.25 / p), B * (-0.25 / p)], dim=1)  # K̄ = left·rightᵀ  [N, 2p + 1]
-        right = torch.cat([v[:, None], B, A], dim=1)
+        columns = as_columns(v)
+        share = -0.25 * columns.shape[1] / A.shape[1]
+        left = torch.cat([0.5 * columns, A * share, B * share], dim=1)  # K̄ = left·rightᵀ  [N, 2p + T]
+        right = torch.cat([columns, B, A], dim=1)
         parts = [torch.split(x, GRADIENT_ROWS) for x in (kernel.features(self.X, self.X.mean(0)), left, right)]
         scratch = self.X.new_empty(GRADIENT_ROWS**2)
         gradients: Tensors = {}

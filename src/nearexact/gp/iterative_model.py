@@ -13,6 +13,7 @@ from nearexact.gp.iterative import Estimate
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
 from nearexact.gp.neighbours import Extrapolation
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import NumericalError, Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.typing import FloatArray
@@ -40,11 +41,13 @@ class HeldModel:
         return HeldModel(theta, f.elbo, f.bounds, len(f.Z), f.jitter, f.posterior())
 
     @staticmethod
-    def estimated(theta: FloatArray, estimate: Estimate, X: Tensor, y: Tensor) -> HeldModel:
+    def estimated(
+        theta: FloatArray, estimate: Estimate, X: Tensor, y: Tensor, row_noise: RowNoise | None = None
+    ) -> HeldModel:
         """The exact GP, as far as an evaluation gives it: its variances are upper bounds."""
         f, weights = estimate.factorisation, estimate.solution
         none = Extrapolation.none(weights)
-        posterior = IterativePosterior.of(f, X, y, weights, estimate.residual_bound, none)
+        posterior = IterativePosterior.of(f, X, y, weights, estimate.residual_bound, none, row_noise)
         return HeldModel(theta, estimate.value, estimate.bounds, len(f.Z), f.jitter, posterior, estimate)
 
     def finished(self, solver: ModelSolver, seed: int, rows: int) -> HeldModel:
@@ -52,7 +55,7 @@ class HeldModel:
         assert self.estimate is not None
         end, data = solver.finish(self.estimate.solution, AIMED_ERROR, seed, rows), solver.objective
         posterior = IterativePosterior.of(
-            solver.factorisation, data.X, data.y, end.weights, end.residual_bound, end.variances
+            solver.factorisation, data.X, data.y, end.weights, end.residual_bound, end.variances, data.row_noise
         )
         bounds = self.bounds.meet(quadratic=end.quadratic).meet(log_det=solver.factorisation.bounds.log_det)
         return replace(self, bounds=bounds, points=len(posterior.Z), posterior=posterior)

@@ -19,11 +19,12 @@ from torch import Tensor
 from nearexact.gp.bounds import Interval
 from nearexact.gp.column_solver import ColumnSolver
 from nearexact.gp.factorisation import Factorisation
-from nearexact.gp.linalg import sample_gaussian
+from nearexact.gp.linalg import as_columns, sample_gaussian
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_rows, nearest_variances, variances_given
-from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.posterior import SparsePosterior, new_means
 from nearexact.gp.quadratic import Preconditioner
+from nearexact.gp.row_noise import RowNoise, noise_variances, scaled_rows
 from nearexact.gp.safety import Repairs, clamp_variances
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stored_kernel import StoredKernel
@@ -42,18 +43,25 @@ class IterativePosterior:
     kernel: Kernel
     noise_variance: float
     X: Tensor  # [N, D]
-    y: Tensor  # [N]
-    weights: Tensor  # v, nearly K̂⁻¹y  [N]
-    residual_bound: float  # rᵀP⁻¹r: |kᵀv − exact mean|² is at most this times k(x, x)
+    y: Tensor  # [N], or [N, T] of several targets; means are then [N*, T]
+    weights: Tensor  # v, nearly K̂⁻¹y  [N], or [N, T]
+    residual_bound: float  # rᵀP⁻¹r, the largest of several targets: |kᵀv − exact mean|² is at most this times k(x, x)
     Z: Tensor  # inducing points of the preconditioner [M, D]
     L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
     L_B: Tensor  # chol(I + VVᵀ/s)  [M, M]
     extrapolation: Tensor  # of variances to all rows: weights, then the least logarithm  [F + 1]
     repairs: Repairs
+    row_noise: RowNoise | None = None  # what takes the place of sI
 
     @staticmethod
     def of(
-        f: Factorisation, X: Tensor, y: Tensor, weights: Tensor, residual_bound: float, variances: Extrapolation
+        f: Factorisation,
+        X: Tensor,
+        y: Tensor,
+        weights: Tensor,
+        residual_bound: float,
+        variances: Extrapolation,
+        row_noise: RowNoise | None = None,
     ) -> IterativePosterior:
         """With the factors of a sparse GP."""
         return IterativePosterior(
@@ -68,6 +76,7 @@ class IterativePosterior:
             L_B=f.L_B,
             extrapolation=variances.as_tensor(),
             repairs=Repairs(),
+            row_noise=row_noise,
         )
 
     def with_extrapolation(self, variances: Extrapolation) -> IterativePosterior:
@@ -103,22 +112,23 @@ class IterativePosterior:
     def predict(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance [N*] of the latent function at each row of X, in chunks."""
         inputs = as_matrix(X, "X", self.y.device, columns=self.X.shape[1])
-        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        mean, variance = new_means(inputs, self.weights), inputs.new_empty(len(inputs))
+        noise = noise_variances(self.row_noise, self.noise_variance)
         diagonal, cross = self.kernel.diagonal(self._features_X), self.kernel.against(self._features_X)
         extrapolation = Extrapolation.from_tensor(self.extrapolation)
         for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
             features = self.kernel.features(inputs[rows], self._centre)
             K = cross.values(features)  # [rows, N]
             mean[rows] = K @ self.weights
-            nearest = nearest_rows(K, diagonal, self.noise_variance)
-            near = nearest_variances(self.kernel, self.noise_variance, self._features_X, features, nearest)
+            nearest = nearest_rows(K, diagonal, noise)
+            near = nearest_variances(self.kernel, noise, self._features_X, features, nearest)
             variance[rows] = extrapolation(near, _positive(self.sparse.predict(inputs[rows])[1], near))
         return mean, clamp_variances(variance, self.repairs)
 
     def mean(self, X: Any) -> Tensor:
         """The mean [N*] alone."""
         inputs = as_matrix(X, "X", self.y.device, columns=self.X.shape[1])
-        mean, cross = inputs.new_empty(len(inputs)), self.kernel.against(self._features_X)
+        mean, cross = new_means(inputs, self.weights), self.kernel.against(self._features_X)
         for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
             mean[rows] = cross.values(self.kernel.features(inputs[rows], self._centre)) @ self.weights
         return mean
@@ -131,7 +141,8 @@ class IterativePosterior:
         inputs = as_matrix(X, "X", self.y.device, columns=self.X.shape[1])
         features = self.kernel.features(inputs, self._centre)
         K = self.kernel.cross(self._features_X, features)  # [N, N*]
-        solve = ModelSolver.of(self, memory_limit)
+        mean, solve = K.T @ self.weights, ModelSolver.of(self, memory_limit)
+        K = scaled_rows(K, solve.factorisation.scales)
         explained = torch.empty(len(inputs), len(inputs), dtype=K.dtype, device=K.device)
         for part in row_chunks(len(inputs), COLUMNS_AT_ONCE):
             solution = solve(K[:, part].contiguous(), COVARIANCE_TOLERANCE)
@@ -140,17 +151,19 @@ class IterativePosterior:
             explained[part, part] += R.T @ W  # ... where it matters: elsewhere the columns' own accuracy is enough
         covariance = self.kernel.gram(features).sub_(0.5 * (explained + explained.T))
         clamp_variances(covariance.diagonal(), self.repairs)
-        return K.T @ self.weights, covariance
+        return mean, covariance
 
     def differentiable(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """The same as `predict`, of float64 rows X [N*, D], by operations that torch differentiates by X.
 
         Which rows are nearest is taken as given: where that changes, the variance is not differentiable.
         """
-        kernel, s = self.kernel, self.noise_variance
+        kernel, noise = self.kernel, noise_variances(self.row_noise, self.noise_variance)
+        if isinstance(noise, Tensor):
+            noise = noise.to(self.X.device)  # which may have been moved since
         K, k = kernel.differentiable(X, self.X), kernel.differentiable_diagonal(X)
-        nearest = nearest_rows(K.detach(), kernel.diagonal(self._features_X), s)
-        near = variances_given(kernel, s, self._features_X, nearest, k, K.gather(1, nearest))
+        nearest = nearest_rows(K.detach(), kernel.diagonal(self._features_X), noise)
+        near = variances_given(kernel, noise, self._features_X, nearest, k, K.gather(1, nearest))
         sparse = _positive(self.sparse.differentiable(X)[1], near)
         return K @ self.weights, Extrapolation.from_tensor(self.extrapolation)(near, sparse).clamp(min=0.0)
 
@@ -163,8 +176,8 @@ class IterativePosterior:
 class Finished:
     """What conjugate gradients give in the end."""
 
-    weights: Tensor  # v  [N]
-    residual_bound: float  # rᵀP⁻¹r of them
+    weights: Tensor  # v  [N], or [N, T]
+    residual_bound: float  # rᵀP⁻¹r of them, the largest of several targets
     quadratic: Interval  # yᵀK̂⁻¹y
     variances: Extrapolation
 
@@ -182,13 +195,14 @@ class ModelSolver(ColumnSolver):
     ) -> None:
         self.objective, self.factorisation = objective, objective.factorise(kernel, noise_variance)
         super().__init__(product, Preconditioner(objective, self.factorisation), check)
-        product.update(kernel, noise_variance, check=check)
+        product.update(kernel, noise_variance, scales=self.factorisation.scales, check=check)
 
     @staticmethod
     def of(posterior: IterativePosterior, memory_limit: int | None = None) -> ModelSolver:
         """For a posterior that has been saved, or whose training is over."""
         kernel, s = posterior.kernel, posterior.noise_variance
-        objective = SparseObjective(kernel, s, posterior.X, posterior.y, posterior.Z, memory_limit=memory_limit)
+        data = posterior.X, posterior.y, posterior.Z
+        objective = SparseObjective(kernel, s, *data, row_noise=posterior.row_noise, memory_limit=memory_limit)
         return ModelSolver(objective, kernel, s, StoredKernel(posterior.X, objective.spare_memory))
 
     def finish(self, weights: Tensor, error: float, seed: int, rows: int = CALIBRATION_ROWS[0]) -> Finished:
@@ -201,18 +215,27 @@ class ModelSolver(ColumnSolver):
         chosen = self._calibration_rows(rows, seed)
         units = torch.zeros(len(data.X), len(chosen), dtype=weights.dtype, device=weights.device)
         units[chosen, torch.arange(len(chosen), device=units.device)] = 1.0
-        residual = data.y - self.product.in_full(weights[:, None], self.check)[:, 0]
-        bound = float(self.precondition(residual, self.check)[1])
+        y, targets = as_columns(f.y), f.targets
+        v = as_columns(weights if f.scales is None else scaled_rows(weights, 1.0 / f.scales))
+        residuals = y - self.product.in_full(v, self.check)
+        bounds = self.precondition.solve(residuals, self.check)[1]  # [T]
         aim = error**2 * f.noise_variance / float(f.kernel.diagonal(f.features_Z).max())
-        tolerances = torch.full((1 + len(chosen),), VARIANCE_TOLERANCE, dtype=weights.dtype, device=weights.device)
-        tolerances[0] = aim / bound if bound > 0.0 else 1.0
-        solution = self(torch.cat([residual[:, None], units], dim=1), tolerances)
-        W, R = solution.columns[:, 1:], solution.residuals[:, 1:]
-        inverse = (W[chosen].diagonal() + (W * R).sum(0)).clamp_(min=0.0)  # (K̂⁻¹)_ii
-        weights, residual = weights + solution.columns[:, 0], solution.residuals[:, 0]
-        bound = float(solution.residual_bounds[0])
-        least = float(data.y @ weights + residual @ weights)
-        return Finished(weights, bound, Interval(least, least + bound), self._extrapolation(chosen, inverse))
+        tolerances = torch.full_like(weights.reshape(-1)[:1], VARIANCE_TOLERANCE).repeat(targets + len(chosen))
+        tolerances[:targets] = torch.where(bounds > 0.0, aim / bounds, 1.0)
+        solution = self(torch.cat([residuals, units], dim=1), tolerances)
+        W, R = solution.columns[:, targets:], solution.residuals[:, targets:]
+        inverse = (W[chosen].diagonal() + (W * R).sum(0)).clamp_(min=0.0)  # (K̂⁻¹)_ii, of scaled rows
+        if f.scales is not None:
+            inverse.mul_(f.scales[chosen].square())
+        v, residuals = v + solution.columns[:, :targets], solution.residuals[:, :targets]
+        bounds = solution.residual_bounds[:targets]
+        least = float((y * v).sum() + (residuals * v).sum())
+        return Finished(
+            scaled_rows(v, f.scales).reshape(weights.shape),
+            float(bounds.max()),
+            Interval(least, least + float(bounds.sum())),
+            self._extrapolation(chosen, inverse),
+        )
 
     def _calibration_rows(self, rows: int, seed: int) -> Tensor:
         """Training rows whose exact variances, given all the others, show how variances go on."""
@@ -221,20 +244,22 @@ class ModelSolver(ColumnSolver):
 
     def _extrapolation(self, chosen: Tensor, inverse: Tensor) -> Extrapolation:
         """How variances given nearest rows go on to all rows, learnt from (K̂⁻¹)_ii of these training rows."""
-        objective, f, s = self.objective, self.factorisation, self.factorisation.noise_variance
+        objective, f = self.objective, self.factorisation
         if not len(chosen):
             return Extrapolation.none(inverse)
-        exact = 1.0 / inverse - s  # given all other rows
+        noise = noise_variances(objective.row_noise, f.noise_variance)
+        own_noise = noise[chosen] if isinstance(noise, Tensor) else noise
+        exact = 1.0 / inverse - own_noise  # given all other rows
         features_X = f.kernel.features(objective.X, objective.X.mean(0))
         diagonal = f.kernel.diagonal(features_X)
         K = f.kernel.cross(features_X[chosen], features_X)
-        nearest = nearest_rows(K, diagonal, s, without=chosen)
-        near = nearest_variances(f.kernel, s, features_X, features_X[chosen], nearest)
+        nearest = nearest_rows(K, diagonal, noise, without=chosen)
+        near = nearest_variances(f.kernel, noise, features_X, features_X[chosen], nearest)
         V = torch.linalg.solve_triangular(
             f.L, f.cross.values(f.kernel.features(objective.X[chosen], objective.Z.mean(0))).T, upper=False
         )
-        h = torch.linalg.solve_triangular(f.L_B, V, upper=False).square().sum(0)  # vᵀB⁻¹v, below s
-        own = h * s / (s - h).clamp_(min=1e-12 * s)  # without the row itself
+        h = torch.linalg.solve_triangular(f.L_B, V, upper=False).square().sum(0)  # vᵀB⁻¹v, below the row's noise
+        own = h * own_noise / (own_noise - h).clamp_(min=1e-12 * own_noise)  # without the row itself
         sparse = _positive(diagonal[chosen] - V.square().sum(0) + own, near)
         usable = torch.isfinite(exact) & (exact > 0.0)
         if int(usable.sum()) < len(chosen) // 4:

@@ -31,6 +31,7 @@ from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.row_noise import RowNoise, check_noise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.search import Round, Search
 from nearexact.gp.sparse import SparseObjective
@@ -83,6 +84,7 @@ class IterativeTraining:
         memory_limit: MemoryLimit = None,
         seed: int | None = None,
         start: Start | None = None,
+        row_noise: RowNoise | None = None,
         on_step: Callable[[Progress], None] | None = None,
         on_stage: Callable[[Stage, SparsePosterior | IterativePosterior | ExactPosterior], str | None] | None = None,
         on_round: Callable[[Round], None] = lambda _: None,
@@ -90,6 +92,7 @@ class IterativeTraining:
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.X, self.y = as_training_data(X, y)
+        self.row_noise = check_noise(row_noise, self.X)
         self.layout, self.numerics = ParameterLayout(kernel, self.X.shape[1], numerics), numerics
         self.n, self.memory = len(self.y), memory_budget(memory_limit, self.X.device)
         n_features = self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
@@ -111,6 +114,7 @@ class IterativeTraining:
             memory=self.memory,
             seed=seed,
             start=start,
+            row_noise=self.row_noise,
             most_rows=SEARCH_ROWS,
             on_round=on_round,
             clock=clock,
@@ -284,7 +288,7 @@ class IterativeTraining:
             estimate.iterations, m, timing.seconds,
         )  # fmt: skip
         if is_first or estimate.value > self._held().value:  # estimates with other probes cannot be compared
-            self._best = HeldModel.estimated(np.array(theta), estimate, self.X, self.y)
+            self._best = HeldModel.estimated(np.array(theta), estimate, self.X, self.y, self.row_noise)
         return -estimate.value, -self.layout.gradient(theta, gradients, by_noise), estimate.standard_error
 
     def _finish(self) -> None:
@@ -296,7 +300,9 @@ class IterativeTraining:
         if self._factorises and self.timer.left() > self._factorisation_seconds:
             self._release()
             try:
-                exact = ExactObjective(kernel, noise_variance, self.X, self.y, numerics=self.numerics)
+                exact = ExactObjective(
+                    kernel, noise_variance, self.X, self.y, row_noise=self.row_noise, numerics=self.numerics
+                )
                 self._best = best.factorised(exact.factorise(kernel, noise_variance))
                 self._flops += self.n**3 / 3.0
                 return
@@ -354,7 +360,14 @@ class IterativeTraining:
         Z = self.X[torch.from_numpy(self._random.permutation(self.n)[:m]).to(self.X.device)]
         kernel, noise_variance = self.layout.unpack(theta)
         objective = SparseObjective(
-            kernel, noise_variance, self.X, self.y, Z, memory_limit=self.memory, numerics=self.numerics
+            kernel,
+            noise_variance,
+            self.X,
+            self.y,
+            Z,
+            row_noise=self.row_noise,
+            memory_limit=self.memory,
+            numerics=self.numerics,
         )
         self._flops += 2.0 * len(Z) ** 2 * self.n
         try:
@@ -372,6 +385,7 @@ class IterativeTraining:
             self.X,
             self.y,
             Z,
+            row_noise=self.row_noise,
             seed=int(self._random.integers(2**31)),
             memory_limit=self.memory - held_memory(len(Z)),
             check=self._keep_time_to_finish,

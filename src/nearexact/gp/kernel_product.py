@@ -14,10 +14,21 @@ BLOCK_ROWS = 384  # of K, and as many columns: the passes over a block find it i
 
 
 class KernelProduct:
-    """v ↦ (K + sI)v for the kernel matrix K of all rows of X. Blocks above the diagonal stand for those below, too."""
+    """v ↦ (K + sI)v for the kernel matrix K of all rows of X. Blocks above the diagonal stand for those below, too.
 
-    def __init__(self, kernel: Kernel, noise_variance: float, X: Tensor, rows: int = BLOCK_ROWS) -> None:
-        self.noise_variance, self.rows, self.scale = noise_variance, rows, 1.0
+    With `scales` ω, one for each row, K is that of scaled rows: ω_i k(x_i, x_j) ω_j (row_noise.py).
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        noise_variance: float,
+        X: Tensor,
+        rows: int = BLOCK_ROWS,
+        *,
+        scales: Tensor | None = None,
+    ) -> None:
+        self.noise_variance, self.rows, self.scale, self.scales = noise_variance, rows, 1.0, scales
         if type(kernel) is SquaredExponential:  # then one pass less over each block: v gets the factor instead
             self.scale, kernel = float(kernel.parameters["variance"]), kernel.with_parameters({"variance": 1.0})
         self.kernel = kernel
@@ -34,7 +45,7 @@ class KernelProduct:
         return self._against[1]
 
     def block(self, i: int, j: int) -> Tensor:
-        """K of the i-th and the j-th block of rows, but for the scale; the next call overwrites it."""
+        """K of the i-th and the j-th block of unscaled rows, but for the scale; the next call overwrites it."""
         features_X, features_Z = self.features[i], self.features[j]
         K = self.against(j).values(features_X, out=self.buffers[len(features_Z)][: len(features_X)])
         return with_diagonal(K, self.diagonal[i]) if i == j else K
@@ -46,8 +57,8 @@ class KernelProduct:
         """
         if v.ndim > 1:
             return self._columns(v, check)
-        product = torch.zeros_like(v)
-        parts, products = torch.split(v, self.rows), torch.split(product, self.rows)
+        product, scaled = torch.zeros_like(v), v if self.scales is None else v * self.scales
+        parts, products = torch.split(scaled, self.rows), torch.split(product, self.rows)
         for j in range(len(parts)):
             check()
             for i in range(j):
@@ -55,13 +66,16 @@ class KernelProduct:
                 products[i].addmv_(K, parts[j])
                 products[j].addmv_(K.T, parts[i])
             products[j].addmv_(self.block(j, j), parts[j])
+        if self.scales is not None:
+            product.mul_(self.scales)
         return product.mul_(self.scale).add_(v, alpha=self.noise_variance)
 
     def _columns(self, v: Tensor, check: Callable[[], None]) -> Tensor:
         """The same for several. A few rows times a block take a third of the time of the block times a few columns."""
         rows = v.T.contiguous()  # [C, N]
         product = torch.zeros_like(rows)
-        parts, products = torch.split(rows, self.rows, dim=1), torch.split(product, self.rows, dim=1)
+        scaled = rows if self.scales is None else rows * self.scales
+        parts, products = torch.split(scaled, self.rows, dim=1), torch.split(product, self.rows, dim=1)
         for j in range(len(parts)):
             check()
             for i in range(j):
@@ -69,4 +83,6 @@ class KernelProduct:
                 products[i].addmm_(parts[j], K.T)
                 products[j].addmm_(parts[i], K)
             products[j].addmm_(parts[j], self.block(j, j))
+        if self.scales is not None:
+            product.mul_(self.scales)
         return product.mul_(self.scale).add_(rows, alpha=self.noise_variance).T.contiguous()

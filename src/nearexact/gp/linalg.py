@@ -50,14 +50,42 @@ def mean_condition(L: Tensor, limit: float) -> float:
     return float(torch.linalg.matrix_norm(L) * torch.linalg.matrix_norm(inverse) / len(L)) ** 2
 
 
+def as_columns(y: Tensor) -> Tensor:
+    """A vector [N] as one column [N, 1]; several columns [N, T] as they are."""
+    return y[:, None] if y.ndim == 1 else y
+
+
+def dot(a: Tensor, b: Tensor) -> float:
+    """aᵀb of two vectors, or the sum of that over their columns."""
+    return float(a @ b) if a.ndim == 1 else float((a * b).sum())
+
+
+def add_self_outer(A: Tensor, u: Tensor, alpha: float = 1.0) -> Tensor:
+    """Add alpha·uuᵀ to A in place, for a vector u or summed over several columns."""
+    return A.addr_(u, u, alpha=alpha) if u.ndim == 1 else A.addmm_(u, u.T, alpha=alpha)
+
+
+def add_product(b: Tensor, V: Tensor, y: Tensor) -> None:
+    """Add Vᵀy to b, for a vector y or several columns."""
+    if b.ndim == 1:
+        b.addmv_(V.T, y)
+    else:
+        b.addmm_(V.T, y)
+
+
+def solve_columns(L: Tensor, b: Tensor) -> Tensor:
+    """(LLᵀ)⁻¹b for a vector, or for several columns."""
+    return torch.cholesky_solve(as_columns(b), L).view_as(b)
+
+
 def cholesky_log_det(L: Tensor) -> Tensor:
     """log|L Lᵀ| from a Cholesky factor."""
     return 2.0 * L.diagonal().log().sum()
 
 
 def sample_gaussian(mean: Tensor, covariance: Tensor, n_samples: int, seed: int, repairs: Repairs) -> Tensor:
-    """Draws from N(mean, covariance): [n_samples, N]."""
+    """Draws from N(mean, covariance): [n_samples, N], or [n_samples, N, T] for means [N, T] of several targets."""
     L, _ = jittered_cholesky(covariance.clone(), repairs, what="the predictive covariance", first_jitter=0.0)
     generator = torch.Generator(device=mean.device).manual_seed(seed)
-    normal = torch.randn(n_samples, len(mean), generator=generator, dtype=mean.dtype, device=mean.device)
-    return mean + normal @ L.T
+    normal = torch.randn(n_samples, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+    return mean + (normal @ L.T if mean.ndim == 1 else L @ normal)

@@ -76,6 +76,7 @@ def unexplained(
     s, n = f.noise_variance, f.n
     V = objective.whole_V(f)  # [N, M]
     kernel = KernelProduct(f.kernel, s, objective.X, rows)
+    scales = None if f.scales is None else torch.split(f.scales, rows)
     F = torch.zeros_like(V)  # EV, then EU
     parts, products = torch.split(V, rows), torch.split(F, rows)
     trace = squares = 0.0
@@ -83,7 +84,10 @@ def unexplained(
         check()
         on_share(j * (j + 1) / (len(parts) * (len(parts) + 1)))
         for i in range(j + 1):
-            E = kernel.block(i, j).addmm_(parts[i], parts[j].T, beta=kernel.scale, alpha=-1.0)
+            block = kernel.block(i, j)
+            if scales is not None:
+                block.mul_(scales[i][:, None]).mul_(scales[j])
+            E = block.addmm_(parts[i], parts[j].T, beta=kernel.scale, alpha=-1.0)
             products[i].addmm_(E, parts[j])
             square = float(torch.linalg.vector_norm(E)) ** 2
             if i == j:

@@ -66,20 +66,21 @@ def features(near: Tensor, sparse: Tensor) -> Tensor:
 
 
 def nearest_variances(
-    kernel: Kernel, noise_variance: float, features_X: Tensor, features_new: Tensor, nearest: Tensor
+    kernel: Kernel, noise: Tensor | float, features_X: Tensor, features_new: Tensor, nearest: Tensor
 ) -> Tensor:
     """Variances at new inputs given the first of their nearest rows of X: [T, sizes].
 
-    `nearest` [T, S] has rows in the order of their nearness.
+    `noise` is the variance of the rows' noise, for all or for each [N]. `nearest` [T, S] has rows in the order of their
+    nearness.
     """
     k, k_S = kernel.diagonal(features_new), features_new.new_empty(nearest.shape)
     for to_rows, new, rows in zip(k_S, features_new, nearest, strict=True):
         to_rows.copy_(kernel.cross(features_X[rows], new[None, :])[:, 0])
-    return variances_given(kernel, noise_variance, features_X, nearest, k, k_S)
+    return variances_given(kernel, noise, features_X, nearest, k, k_S)
 
 
 def variances_given(
-    kernel: Kernel, noise_variance: float, features_X: Tensor, nearest: Tensor, k: Tensor, k_S: Tensor
+    kernel: Kernel, noise: Tensor | float, features_X: Tensor, nearest: Tensor, k: Tensor, k_S: Tensor
 ) -> Tensor:
     """The same from k(x, x) [T] and k(x, nearest) [T, S], by operations that torch differentiates by these.
 
@@ -90,7 +91,7 @@ def variances_given(
     for first in range(0, len(nearest), POINTS_AT_ONCE):
         points = slice(first, first + POINTS_AT_ONCE)
         matrices = torch.stack([kernel.gram(features_X[rows]) for rows in nearest[points]])  # [T, S, S]
-        matrices.diagonal(dim1=1, dim2=2).add_(noise_variance)
+        matrices.diagonal(dim1=1, dim2=2).add_(noise[nearest[points]] if isinstance(noise, Tensor) else noise)
         L, failures = torch.linalg.cholesky_ex(matrices)
         half = torch.linalg.solve_triangular(L, k_S[points, :, None], upper=False)[:, :, 0]  # [T, S]
         explained = half.square().cumsum(1)[:, [size - 1 for size in sizes]]
@@ -99,12 +100,12 @@ def variances_given(
     return torch.maximum(torch.cat(variances), LEAST_VARIANCE * k[:, None])
 
 
-def nearest_rows(K: Tensor, diagonal: Tensor, noise_variance: float, without: Tensor | None = None) -> Tensor:
+def nearest_rows(K: Tensor, diagonal: Tensor, noise: Tensor | float, without: Tensor | None = None) -> Tensor:
     """The rows that say most, alone, about each new input: [T, S], from K [T, N] and k(x, x) of the rows [N].
 
     Where the new inputs are rows themselves, `without` [T] says which, and these are left out.
     """
-    told, rows = K.square().div_(diagonal + noise_variance), K.shape[1]  # by how much each reduces the variance
+    told, rows = K.square().div_(diagonal + noise), K.shape[1]  # by how much each reduces the variance
     if without is not None:
         told[torch.arange(len(K), device=K.device), without] = -1.0
         rows -= 1

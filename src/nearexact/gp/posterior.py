@@ -10,11 +10,23 @@ import torch
 from torch import Tensor
 
 from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.linalg import cholesky_log_det, sample_gaussian, solve_rows
+from nearexact.gp.linalg import cholesky_log_det, dot, sample_gaussian, solve_rows
 from nearexact.gp.memory import chunk_rows, row_chunks
+from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import Repairs, clamp_variances
 from nearexact.kernels.base import Kernel
 from nearexact.validation import as_matrix
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Sums over the rows of the data that a sparse GP's bounds need, besides its factors: they are additive."""
+
+    n: int  # rows
+    yy: float  # yᵀy, this and all others of scaled rows where these have noise of their own
+    trace: float  # tr(K − Q)
+    log_residuals: float  # Σ log(1 + d_n/s)
+    log_scales: float = 0.0  # Σ log ω_n²
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +38,9 @@ class SparsePosterior:
     Z: Tensor  # [M, D]
     L: Tensor  # chol(K_ZZ + jitter·I)  [M, M]
     L_B: Tensor  # chol(I + VVᵀ/s)  [M, M]
-    weights: Tensor  # B⁻¹b/s  [M]
+    weights: Tensor  # B⁻¹b/s  [M], or [M, T] of several targets; means are then [N, T]
     repairs: Repairs
+    sums: RowSums | None = None  # what it takes to add rows, where it is known
 
     @property
     def inducing_points(self) -> Tensor:
@@ -37,7 +50,7 @@ class SparsePosterior:
     def predict(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance [N] of the latent function at each row of X; in chunks, so N may be millions."""
         inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
-        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        mean, variance = new_means(inputs, self.weights), inputs.new_empty(len(inputs))
         centre = self.Z.mean(0)
         cross = self.kernel.against(self.kernel.features(self.Z, centre))
         for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
@@ -52,7 +65,7 @@ class SparsePosterior:
     def mean(self, X: Any) -> Tensor:
         """The mean [N] alone, with half the work."""
         inputs = as_matrix(X, "X", self.Z.device, columns=self.Z.shape[1])
-        mean, centre = inputs.new_empty(len(inputs)), self.Z.mean(0)
+        mean, centre = new_means(inputs, self.weights), self.Z.mean(0)
         cross = self.kernel.against(self.kernel.features(self.Z, centre))
         for rows in row_chunks(len(inputs), chunk_rows(len(self.Z))):
             mean[rows] = solve_rows(self.L, cross.values(self.kernel.features(inputs[rows], centre))) @ self.weights
@@ -89,11 +102,12 @@ class ExactPosterior:
     X: Tensor  # [N, D]
     centre: Tensor  # from which features are measured [D]
     features_X: Tensor  # features of the inputs [N, F]
-    y: Tensor  # [N]
+    y: Tensor  # [N], or [N, T] of several targets; means are then [N*, T]
     L: Tensor  # chol(K + sI)  [N, N]
-    weights: Tensor  # α = (K + sI)⁻¹y  [N]
+    weights: Tensor  # α = (K + sI)⁻¹y  [N], or [N, T]
     jitter: float
     repairs: Repairs
+    row_noise: RowNoise | None = None  # what takes the place of sI
 
     @property
     def inducing_points(self) -> Tensor:
@@ -103,7 +117,8 @@ class ExactPosterior:
     @cached_property
     def bounds(self) -> LikelihoodBounds:
         """The two parts of the log marginal likelihood, which need no bounds: log|K + sI| and yᵀ(K + sI)⁻¹y."""
-        return LikelihoodBounds.exact(len(self.y), float(cholesky_log_det(self.L)), float(self.y @ self.weights))
+        quadratic, targets = dot(self.y, self.weights), self.y[0].numel()
+        return LikelihoodBounds.exact(len(self.y), float(cholesky_log_det(self.L)), quadratic, targets)
 
     @property
     def lml(self) -> float:
@@ -113,7 +128,7 @@ class ExactPosterior:
     def predict(self, X: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance [N*] of the latent function at each row of X, in chunks."""
         inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
-        mean, variance = inputs.new_empty(len(inputs)), inputs.new_empty(len(inputs))
+        mean, variance = new_means(inputs, self.weights), inputs.new_empty(len(inputs))
         for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
             features = self.kernel.features(inputs[rows], self.centre)
             K = self.kernel.cross(features, self.features_X)  # [rows, N]
@@ -124,7 +139,7 @@ class ExactPosterior:
     def mean(self, X: Any) -> Tensor:
         """The mean [N*] alone: no solve is needed for it."""
         inputs = as_matrix(X, "X", self.y.device, columns=len(self.centre))
-        mean = inputs.new_empty(len(inputs))
+        mean = new_means(inputs, self.weights)
         for rows in row_chunks(len(inputs), chunk_rows(len(self.y))):
             mean[rows] = (
                 self.kernel.cross(self.kernel.features(inputs[rows], self.centre), self.features_X) @ self.weights
@@ -151,3 +166,8 @@ class ExactPosterior:
     def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
         """Draws of the latent function at the rows of X: [n_samples, N*]."""
         return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
+
+
+def new_means(inputs: Tensor, weights: Tensor) -> Tensor:
+    """Room for the mean of each row of the inputs, or for those of several targets."""
+    return inputs.new_empty(len(inputs), *weights.shape[1:])

@@ -13,6 +13,9 @@ docs/certificate.md has the proofs. Only what is evaluated here is rounded, and 
 with τ the error of a kernel value relative to √(k(x, x) k(z, z)), plus that of a sum relative to the sum of absolute
 values, the i-th entry of a product Kw is off by at most τ·√k(x_i, x_i)·Σ_j √k(x_j, x_j)|w_j|. The `slack` below adds
 these up; factors 4 cover the few further roundings.
+
+Where noise differs from row to row all of this is of scaled rows (row_noise.py): K, k and y stand for ΩKΩ, Ωk and Ωy,
+f(X) and g(X) for Ωf(X) and Ωg(X). Mean and variance are the same.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ from torch import Tensor
 
 from nearexact.gp.kernel_product import KernelProduct
 from nearexact.gp.rounding import EPS, KernelRounding, sum_rounding
+from nearexact.gp.row_noise import RowNoise, scaled_rows
 from nearexact.kernels.base import Kernel
 
 Check = Callable[[], None]
+SCALE_ROUNDING = 8.0 * EPS  # of scaled entries: each scale is off by less than 3 eps, and there are two of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,22 +102,29 @@ class Columns:
 class ExactSystem:
     """K̂ = K + sI of all data: its columns, products with it, and what rounding does to them."""
 
-    def __init__(self, kernel: Kernel, noise_variance: float, X: Tensor, y: Tensor) -> None:
-        self.kernel, self.noise_variance, self.X, self.y = kernel, noise_variance, X, y
-        self.product = KernelProduct(kernel, noise_variance, X)
-        self.k_X = torch.cat([kernel.diagonal(block) for block in self.product.features])  # k(x, x)  [N]
+    def __init__(
+        self, kernel: Kernel, noise_variance: float, X: Tensor, y: Tensor, row_noise: RowNoise | None = None
+    ) -> None:
+        self.kernel, self.noise_variance, self.X = kernel, noise_variance, X
+        self.scales = None if row_noise is None else row_noise.scales(noise_variance)
+        self.y = scaled_rows(y, self.scales)
+        self.product = KernelProduct(kernel, noise_variance, X, scales=self.scales)
+        self._unscaled_k = torch.cat([kernel.diagonal(block) for block in self.product.features])
+        self.k_X = self._unscaled_k if self.scales is None else self._unscaled_k * self.scales.square()  # k(x, x)  [N]
         self.sizes = self.k_X.sqrt()
         self.kernel_rounding = KernelRounding(kernel, X)
         self.centre = self.kernel_rounding.centre
-        self.rounding = self.kernel_rounding.among_data + sum_rounding(len(X))  # τ
+        self._scale_rounding = 0.0 if self.scales is None else SCALE_ROUNDING
+        self.rounding = self.kernel_rounding.among_data + sum_rounding(len(X)) + self._scale_rounding  # τ
 
     def columns(self, X_new: Tensor) -> Columns:
         """The kernel between the data and some rows."""
         features = self.kernel.features(X_new, self.centre)
         cross, k_new = self.kernel.against(features), self.kernel.diagonal(features)
         K = torch.cat([cross.values(block) for block in self.product.features])
-        rounding = self.kernel_rounding.of(self.X, X_new, K, self.k_X, k_new) + sum_rounding(len(K))
-        return Columns(X_new, K, k_new, rounding.clamp_(min=self.rounding))
+        rounding = self.kernel_rounding.of(self.X, X_new, K, self._unscaled_k, k_new) + sum_rounding(len(K))
+        rounding += self._scale_rounding
+        return Columns(X_new, scaled_rows(K, self.scales), k_new, rounding.clamp_(min=self.rounding))
 
     def residuals(self, B: Tensor, W: Tensor, check: Check = lambda: None) -> Tensor:
         """B − K̂W, from this definition."""
@@ -123,7 +135,9 @@ class ExactSystem:
         nothing = torch.zeros_like(v[:1])  # y is given: there is no kernel value in it to be rounded
         R, tau = r[:, None], torch.full_like(nothing, self.rounding)
         slack = self._residual_slack(R, v[:, None], nothing, tau)
-        slack += 4.0 * EPS * torch.linalg.vector_norm(self.y)  # y was rounded when it was standardised
+        slack += (4.0 * EPS + self._scale_rounding) * torch.linalg.vector_norm(
+            self.y
+        )  # y was rounded when standardised
         bound = (torch.linalg.vector_norm(R, dim=0) + slack).square() / self.noise_variance  # f = 0
         if explanation is not None:
             bound = torch.fmin(bound, self._explained(R, slack, explanation, tau))

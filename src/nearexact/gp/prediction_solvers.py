@@ -16,6 +16,7 @@ from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_bounds import Check, ExactSystem, Explanation
 from nearexact.gp.rounding import sum_rounding
+from nearexact.gp.row_noise import scaled_rows
 
 SAME_DATA = 1e-3  # relative difference, on another machine, up to which data are the same
 
@@ -26,7 +27,7 @@ class Solver(Protocol):
     has_factor: bool  # whether `precondition` solves but for rounding
 
     def weights(self) -> Tensor | None:
-        """K̂⁻¹y [N], if the model has it."""
+        """K̂⁻¹y [N], if the model has it; of scaled rows, as everything here."""
 
     def precondition(self, R: Tensor, check: Check) -> Tensor:
         """Nearly K̂⁻¹R: a symmetric positive definite matrix times R [N, C]."""
@@ -42,13 +43,16 @@ class CholeskySolver:
 
     def __init__(self, posterior: ExactPosterior) -> None:
         self.posterior = posterior
+        noise = posterior.row_noise
+        self._inverse_scales = None if noise is None else 1.0 / noise.scales(posterior.noise_variance)
 
     def weights(self) -> Tensor:
-        return self.posterior.weights
+        return scaled_rows(self.posterior.weights, self._inverse_scales)
 
     def precondition(self, R: Tensor, check: Check) -> Tensor:
         check()
-        return torch.cholesky_solve(R, self.posterior.L)
+        solved = torch.cholesky_solve(scaled_rows(R, self._inverse_scales), self.posterior.L)
+        return scaled_rows(solved, self._inverse_scales)
 
     def explain(self, R: Tensor, X_new: Tensor | None, check: Check) -> None:
         """Residuals are as small as rounding errors: there is nothing to explain."""
@@ -91,7 +95,7 @@ class SparseSolver:
         return Explanation(at_new, self._at_X(c, check), length.square() + excess, sizes)
 
     def fits(self, y: Tensor) -> bool:
-        """Whether the model was made from the data of the system, by what it knows of Vy and of V Vᵀ."""
+        """Whether the model was made from the data of the system, with its y, by what it knows of Vy and of V Vᵀ."""
         p, s = self.posterior, self.posterior.noise_variance
         ones = torch.ones_like(p.Z[:, :1])
         u = p.L.T @ ones  # so that VᵀU = K_XZ 1 needs no solve
@@ -130,13 +134,17 @@ class SparseSolver:
             check()
             rows = slice(start, start + len(features_X))
             if self._kept is None:
-                block = self._cross.values(features_X)
+                block = self._block(features_X, rows)
             else:
                 if i == len(self._kept):
-                    self._kept.append(self._cross.values(features_X))
+                    self._kept.append(self._block(features_X, rows))
                 block = self._kept[i]
             yield rows, block
             start = rows.stop
+
+    def _block(self, features_X: Tensor, rows: slice) -> Tensor:
+        scales = self.system.scales
+        return scaled_rows(self._cross.values(features_X), None if scales is None else scales[rows])
 
 
 class SolvedSparseSolver(SparseSolver):
@@ -144,7 +152,7 @@ class SolvedSparseSolver(SparseSolver):
 
     def __init__(self, posterior: IterativePosterior, system: ExactSystem, memory: int) -> None:
         super().__init__(posterior.sparse, system, memory)
-        self._weights = posterior.weights
+        self._weights = posterior.weights if system.scales is None else posterior.weights / system.scales
 
     def weights(self) -> Tensor:
         return self._weights

@@ -1,6 +1,7 @@
 """Bounds on yᵀK̂⁻¹y for the exact K̂ = K + sI, by conjugate gradients that never store K̂ (Artemev et al. 2021).
 
-Any v with residual r = y − K̂v brackets the quadratic form, since Q + sI = P ⪯ K̂:
+Any v with residual r = y − K̂v brackets the quadratic form, since Q + sI = P ⪯ K̂ (of scaled rows, where they have
+noise of their own):
 
     2yᵀv − vᵀK̂v  ≤  yᵀK̂⁻¹y  ≤  2yᵀv − vᵀK̂v + rᵀP⁻¹r
 
@@ -9,7 +10,6 @@ P, of which a sparse GP has the factors at hand, is also the preconditioner.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from torch import Tensor
 from nearexact.gp.bounds import Interval, LikelihoodBounds
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.kernel_product import KernelProduct
-from nearexact.gp.linalg import solve_rows
+from nearexact.gp.linalg import as_columns, solve_rows
 from nearexact.gp.sparse import SparseObjective
 
 SETTLED_PER_POINT = 1e-4  # nats: a hundredth of the gap that certifies
@@ -34,7 +34,7 @@ class Iteration:
     """Where the conjugate gradients stand."""
 
     number: int  # of products with K̂ so far
-    solution: Tensor  # v, which the next iteration changes  [N]
+    solution: Tensor  # v, which the next iteration changes  [N], or [N, T]
     quadratic: Interval  # what this v alone proves
     bounds: LikelihoodBounds  # the best so far
     seconds: float  # since they started
@@ -85,29 +85,34 @@ def conjugate_gradients(
     never give looser bounds. `check` is called often; an exception that it raises ends the iterations.
     """
     started = clock()
-    bounds, y = f.bounds, objective.y
+    bounds, y = f.bounds, f.y
     if tolerance is None:
         tolerance = max(SETTLED_PER_POINT * f.n, SETTLED_SHARE * bounds.trace_gap)
-    product, solve = KernelProduct(f.kernel, f.noise_variance, objective.X), Preconditioner(objective, f)
-    v, r = torch.zeros_like(y), y.clone()
-    direction, rho = solve(r, check)  # P⁻¹r and rᵀP⁻¹r
+    product = KernelProduct(f.kernel, f.noise_variance, objective.X, scales=f.scales)
+    solve = Preconditioner(objective, f).solve
+    Y = as_columns(y)
+    v, r = torch.zeros_like(Y), Y.clone()  # a column for each target: they share products, not steps
+    directions, rho = solve(r, check)  # P⁻¹r and rᵀP⁻¹r
     gaps: deque[float] = deque([bounds.residual_gap], maxlen=STALLED_ITERATIONS + 1)
     number = 0
     while bounds.residual_gap > tolerance:
         if len(gaps) > STALLED_ITERATIONS and gaps[-1] > (1.0 - STALLED_GAIN) * gaps[0]:
             return
-        K_direction = product(direction, check)
-        curvature = float(direction @ K_direction)
-        step = rho / curvature if curvature > 0.0 else 0.0
-        if not 0.0 < step < math.inf:  # nothing is left but rounding noise
+        one = directions.shape[1] == 1  # for which the product takes less time as that with a vector
+        products = product(directions[:, 0], check)[:, None] if one else product(directions, check)
+        curvatures = (directions * products).sum(0)
+        steps = torch.where(curvatures > 0.0, rho / curvatures, 0.0)
+        steps = torch.where(steps.isfinite(), steps, 0.0)
+        if not bool((steps > 0.0).any()):  # nothing is left but rounding noise
             return
-        v.add_(direction, alpha=step)
-        r.sub_(K_direction, alpha=step)
+        v.addcmul_(directions, steps)
+        r.addcmul_(products, steps, value=-1.0)
         solved, next_rho = solve(r, check)
         number += 1
-        least = float(y @ v) + float(r @ v)  # 2yᵀv − vᵀK̂v, as K̂v = y − r
-        quadratic = Interval(least, least + next_rho)
+        least = float((Y * v).sum()) + float((r * v).sum())  # 2yᵀv − vᵀK̂v, as K̂v = y − r
+        quadratic = Interval(least, least + float(next_rho.sum()))
         bounds = bounds.meet(quadratic=quadratic)
         gaps.append(bounds.residual_gap)
-        yield Iteration(number, v, quadratic, bounds, clock() - started)
-        direction, rho = solved.add_(direction, alpha=next_rho / rho), next_rho
+        yield Iteration(number, v.view_as(y), quadratic, bounds, clock() - started)
+        shares = torch.where(rho > 0.0, next_rho / rho, 0.0)
+        directions, rho = solved.addcmul_(directions, shares), next_rho

@@ -28,6 +28,7 @@ from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.row_noise import RowNoise, check_noise, noise_of
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.starts import (
     SMOOTH_NOISE,
@@ -107,11 +108,13 @@ class Search:
         seed: int | None = None,
         most_rows: int = MOST_ROWS,
         start: Start | None = None,
+        row_noise: RowNoise | None = None,
         on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.X, self.y = as_training_data(X, y)
+        self.row_noise = check_noise(row_noise, self.X)
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
         self.numerics, self.on_round = numerics, on_round
         self.timer = Timer(time_limit, clock)
@@ -152,7 +155,8 @@ class Search:
     def objective(self, rows: int) -> ExactObjective:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
         chosen = torch.from_numpy(self._order[:rows]).to(self.X.device)
-        return ExactObjective(self.layout.kernel, START_NOISE, self.X[chosen], self.y[chosen], numerics=self.numerics)
+        data, noise = (self.X[chosen], self.y[chosen]), noise_of(self.row_noise, chosen)
+        return ExactObjective(self.layout.kernel, START_NOISE, *data, row_noise=noise, numerics=self.numerics)
 
     def curvature(self, theta: FloatArray) -> FloatArray | None:
         """About the second derivatives of the negative likelihood per row by the logarithms of θ, if there is time.

@@ -32,6 +32,13 @@ Everything over the data is kept by rows of X, so that a chunk is contiguous: `V
 #
 # In the tight bound 1/s becomes δ_n = 1/(s + d_n) for each row n: I/s in 2Ḡ V becomes V diag(δ), G/s in W becomes
 # V diag(δ) Vᵀ, and ∂/∂k(x_n, x_n) = −½δ_n. A trace or residual that was repaired is the constant 0: its terms drop out.
+#
+# Several targets y [N, T] share V and all that follows from it: b, w and u have a column for each, terms in them are
+# sums over the columns, and all others count T times. Noise that differs from row to row scales the rows by ω_n
+# (row_noise.py): V, y and k(x_n, x_n) are then those of scaled rows. K̄_ZX and ∂/∂k(x_n, x_n) get back the factors ω_n
+# and ω_n²; ∂/∂s has the same form with sums over rows that are weighted by the share e_n of s in a row's noise:
+#
+#   ∂/∂s  = ½ [(tr B⁻¹G_e + y_eᵀy + t_e + uᵀG_e u − 2b_eᵀu)/s − Σe_n]/s,   G_e = V diag(e) Vᵀ, and so on
 
 from __future__ import annotations
 
@@ -43,9 +50,21 @@ import torch
 from torch import Tensor
 
 from nearexact.gp.factorisation import Factorisation
-from nearexact.gp.linalg import add_gram, congruence, mean_condition, mirror_lower, solve_rows
+from nearexact.gp.linalg import (
+    add_gram,
+    add_product,
+    add_self_outer,
+    as_columns,
+    congruence,
+    dot,
+    mean_condition,
+    mirror_lower,
+    solve_rows,
+)
 from nearexact.gp.memory import MemoryPlan, row_chunks
+from nearexact.gp.noise_derivative import noise_derivative
 from nearexact.gp.parameters import ParameterLayout
+from nearexact.gp.row_noise import RowNoise, check_noise, scaled_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, clamp_residuals, jittered_cholesky, repair_trace
 from nearexact.kernels.base import Cross, Kernel, Tensors, add_to, with_diagonal
 from nearexact.limits import memory_budget
@@ -72,11 +91,13 @@ class SparseObjective:
         Z: Any,
         *,
         bound: str = "elbo",
+        row_noise: RowNoise | None = None,
         memory_limit: int | float | str | None = None,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.tight = is_tight(bound)
         self.X, self.y = as_training_data(X, y)
+        self.row_noise = check_noise(row_noise, self.X)
         self.Z = as_matrix(Z, "Z", self.X.device, columns=self.X.shape[1]).clone()
         if len(self.Z) == 0:
             raise ValueError("Z must have at least one row, got none")
@@ -91,7 +112,7 @@ class SparseObjective:
         budget = memory_budget(memory_limit, self.X.device)
         self.plan = MemoryPlan.within(budget, kernel, len(self.X), len(self.Z), n_features)
         self.spare_memory = budget - self.plan.memory  # bytes
-        self._yy = float(self.y @ self.y)
+        self._yy = dot(self.y, self.y)
         self._features = kernel.features(self.X, self._centre) if self.plan.keeps_features else None
         self._V: Tensor | None = None  # of all rows, if there is room  [N, M]
         self._V_of: Factorisation | None = None  # whose V that is, where it is whole
@@ -105,26 +126,36 @@ class SparseObjective:
         """The bound that is maximised."""
         return f.tight_bound if self.tight else f.elbo
 
-    def factorise(self, kernel: Kernel, noise_variance: float, *, residuals: bool = False) -> Factorisation:
+    def factorise(
+        self, kernel: Kernel, noise_variance: float, *, residuals: bool = False, L: Tensor | None = None
+    ) -> Factorisation:
         """First sweep: everything about the model at these hyperparameters but its gradient.
 
         The tight bound is in it if it is what is maximised, or if the `residuals` that it needs are asked for; that
-        may take one triangular solve more for each chunk.
+        may take one triangular solve more for each chunk. `L` is the factor of K_ZZ, where it is at hand.
         """
         kernel = self.layout.check(kernel)
         features_Z = self._features_Z
         cross = kernel.against(features_Z)
-        K_ZZ = with_diagonal(cross.values(features_Z), kernel.diagonal(features_Z))
-        L, jitter = jittered_cholesky(K_ZZ, self.repairs, what="K_ZZ", numerics=self.numerics)
-        del K_ZZ
+        jitter = 0.0
+        if L is None:
+            K_ZZ = with_diagonal(cross.values(features_Z), kernel.diagonal(features_Z))
+            L, jitter = jittered_cholesky(K_ZZ, self.repairs, what="K_ZZ", numerics=self.numerics)
+            del K_ZZ
         self._V_of = None
         k = torch.cat(
             [kernel.diagonal(features_X) for _, features_X in self._rows_and_features(kernel)]
         )  # k(x, x)  [N]
+        y, yy, scales = self.y, self._yy, None
+        if self.row_noise is not None:
+            scales = self.row_noise.scales(noise_variance)
+            y = scaled_rows(self.y, scales)
+            yy = dot(y, y)
+            k.mul_(scales.square())
         condition = mean_condition(L, self.numerics.merge_condition)
         # Without q(x, x) the trace is a difference of sums, which is too coarse where the signal dwarfs the noise.
         visible = float(k.mean()) <= self.numerics.direct_signal_to_noise * noise_variance
-        direct = visible and condition <= self.numerics.direct_condition and not self.tight
+        direct = visible and condition <= self.numerics.direct_condition and not self.tight and scales is None
         wants_residuals = residuals or self.tight
         q = torch.empty_like(k) if wants_residuals or not direct else None  # q(x, x) = |v|²  [N]
         if direct:
@@ -133,7 +164,7 @@ class SparseObjective:
             direct = trace > 0.0  # else only q(x, x) can tell rounding noise from failure
         if not direct:
             q = torch.empty_like(k) if q is None else q
-            G, b = self._sums_over_V(kernel, cross, L, q)
+            G, b = self._sums_over_V(kernel, cross, L, q, y, scales)
             trace, repaired = repair_trace(float((k - q).sum()), float((q / k).max()), self.repairs, self.numerics)
         d: Tensor | None = None  # k(x, x) − q(x, x)  [N]
         if wants_residuals:
@@ -151,7 +182,8 @@ class SparseObjective:
             direct=direct,
             merges=condition <= self.numerics.merge_condition and not self.tight,
             n=len(self.X),
-            yy=self._yy,
+            y=y,
+            yy=yy,
             G=G,
             b=b,
             trace=trace,
@@ -159,18 +191,23 @@ class SparseObjective:
             residuals=d,
             repairs=self.repairs,
             numerics=self.numerics,
+            scales=scales,
+            diagonal=None if scales is None else k,
         )
         self._V_of = f if self.plan.keeps_v and not direct else None
         return f
 
     def rows_of_V(self, f: Factorisation) -> Iterator[tuple[slice, Tensor]]:
-        """V of the last factorisation, chunk by chunk [rows, M]: from memory if it is there, else computed again."""
+        """V of the last factorisation, chunk by chunk [rows, M]: from memory if it is there, else computed again.
+
+        Where rows have scales, it is V of scaled rows, here as everywhere.
+        """
         at_hand = self._V_of is f
         self._V_of = None  # until it is whole
         for rows in self._chunks():
             V = self._V_buffer(rows)
             if not at_hand:
-                solve_rows(f.L, f.cross.values(self._features_of_rows(f.kernel, rows), out=V))
+                self._compute_V(f.cross, f.L, f.kernel, rows, f.scales)
             yield rows, V
         self._V_of = f if self.plan.keeps_v else None
 
@@ -183,14 +220,21 @@ class SparseObjective:
         assert self._V is not None
         return self._V
 
-    def _sums_over_V(self, kernel: Kernel, cross: Cross, L: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute_V(self, cross: Cross, L: Tensor, kernel: Kernel, rows: slice, scales: Tensor | None) -> Tensor:
+        """V of a chunk [rows, M], in its buffer."""
+        V = solve_rows(L, cross.values(self._features_of_rows(kernel, rows), out=self._V_buffer(rows)))
+        return V if scales is None else V.mul_(scales[rows, None])
+
+    def _sums_over_V(
+        self, kernel: Kernel, cross: Cross, L: Tensor, q: Tensor, y: Tensor, scales: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """G = VVᵀ, b = Vy and q(x, x) = |v|², with one triangular solve for each chunk. V is kept if there is room."""
         m = len(self.Z)
-        G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
+        G, b = self.X.new_zeros(m, m), self.X.new_zeros(m, *y.shape[1:])
         for rows in self._chunks():
-            V = solve_rows(L, cross.values(self._features_of_rows(kernel, rows), out=self._V_buffer(rows)))
+            V = self._compute_V(cross, L, kernel, rows, scales)
             add_gram(G, V)
-            b.addmv_(V.T, self.y[rows])
+            add_product(b, V, y[rows])
             torch.linalg.vector_norm(V, dim=1, out=q[rows])
         q.square_()
         return mirror_lower(G), b
@@ -198,16 +242,19 @@ class SparseObjective:
     def _sums_over_K(self, kernel: Kernel, cross: Cross, L: Tensor, q: Tensor | None) -> tuple[Tensor, Tensor]:
         """G = L⁻¹(K_ZX K_XZ)L⁻ᵀ and b = L⁻¹(K_ZX y): no solve but with the sums, unless q(x, x) is wanted."""
         m = len(self.Z)
-        G, b = self.X.new_zeros(m, m), self.X.new_zeros(m)
+        G, b = self.X.new_zeros(m, m), self.X.new_zeros(m, *self.y.shape[1:])
         for rows in self._chunks():
             K = cross.values(self._features_of_rows(kernel, rows), out=self._K_buffer(rows))
             add_gram(G, K)
-            b.addmv_(K.T, self.y[rows])
+            add_product(b, K, self.y[rows])
             if q is not None:
                 torch.linalg.vector_norm(solve_rows(L, K), dim=1, out=q[rows])
         if q is not None:
             q.square_()
-        solve_rows(L, b[None, :])
+        if b.ndim == 1:
+            solve_rows(L, b[None, :])
+        else:
+            b = torch.linalg.solve_triangular(L, b, upper=False)
         return congruence(L, mirror_lower(G)), b
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
@@ -216,34 +263,35 @@ class SparseObjective:
         value = self.value(f)
         if not math.isfinite(value):
             return value, {n: torch.full(v.shape, math.nan) for n, v in kernel.parameters.items()}, math.nan
-        s, u = f.noise_variance, f.w / f.noise_variance  # u = B⁻¹b/s  [M]
+        s, targets, u = f.noise_variance, f.targets, f.w / f.noise_variance  # u = B⁻¹b/s  [M], or [M, T]
         # Minus twice the derivative of the bound by k(x_n, x_n), which is also the part in V of that by q(x_n, x_n). A
         # repaired trace, or residual, is the constant 0: its terms drop out.
         weights: Tensor | None = None  # [N]; None where all are `uniform`
-        uniform, missing = 0.0 if f.trace_repaired else 1.0 / s, f.trace
+        uniform = 0.0 if f.trace_repaired else targets / s
         if self.tight:
             assert f.residuals is not None
-            weights, uniform = torch.where(f.residuals > 0.0, 1.0 / (s + f.residuals), 0.0), 0.0
-            missing = s * float(weights @ f.residuals)
+            weights, uniform = torch.where(f.residuals > 0.0, targets / (s + f.residuals), 0.0), 0.0
         B_inv_G = torch.cholesky_solve(f.G, f.L_B)  # [M, M]
-        explained = float(B_inv_G.diagonal().sum()) + f.yy + missing + float(u @ (f.G @ u)) - 2.0 * float(f.b @ u)
-        by_noise = 0.5 * (explained / s - f.n) / s
+        by_noise = noise_derivative(self, f, u, B_inv_G, weights)
 
         # Second sweep. Twice the adjoint of G is Ḡ2 = (I − B⁻¹ − uuᵀ)/s, that of b is b̄ = u/s, hence
         # K̄_ZX = L⁻ᵀ(Ḡ2 V + b̄ yᵀ). In the tight bound the I/s in Ḡ2 becomes Δ = diag(weights) on the other side of V.
-        G_bar2 = torch.cholesky_inverse(f.L_B).neg_().addr_(u, u, alpha=-1.0).div_(s)
+        G_bar2 = add_self_outer(torch.cholesky_inverse(f.L_B).mul_(-targets), u, alpha=-1.0).div_(s)
         G_bar2.diagonal().add_(uniform)
-        VDV = self.second_sweep(f, G_bar2, self.y[:, None], u[None, :] / s, weights)  # VΔVᵀ  [M, M]
+        VDV = self.second_sweep(f, G_bar2, as_columns(f.y), as_columns(u).T.contiguous() / s, weights)  # VΔVᵀ  [M, M]
         del G_bar2
 
         # K̄_ZZ = −½ L⁻ᵀ W L⁻¹. Written as Ḡ2 G + b̄bᵀ, W would cancel badly where K_ZZ is ill-conditioned.
-        W = (uniform * f.G if VDV is None else VDV).sub_(B_inv_G, alpha=1.0 / s).addr_(u, u)  # (G − B⁻¹G)/s + uuᵀ
+        W = (uniform * f.G if VDV is None else VDV).sub_(B_inv_G, alpha=targets / s)
+        add_self_outer(W, u)  # (G − B⁻¹G)/s + uuᵀ
         del B_inv_G
         K_ZZ_bar = congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(-0.5)
         f.cross.add_adjoint(f.features_Z, K_ZZ_bar)
         gradients = f.cross.gradients()
         for rows, features_X in self._rows_and_features(kernel):  # ∂/∂k(x, x) = −½ weight
             bars = features_X.new_full((len(features_X),), -0.5 * uniform) if weights is None else -0.5 * weights[rows]
+            if f.scales is not None:
+                bars.mul_(f.scales[rows].square())
             add_to(gradients, kernel.diagonal_vjp(features_X, bars))
         return value, gradients, by_noise
 
@@ -274,7 +322,7 @@ class SparseObjective:
             else:
                 V = self._V_buffer(rows)
                 if not self.plan.keeps_v:
-                    solve_rows(f.L, cross.values(features_X, out=V))
+                    self._compute_V(cross, f.L, f.kernel, rows, f.scales)
                 if VV is not None and weights is not None:
                     add_gram(VV, torch.mul(V, weights[rows, None].sqrt(), out=K_bar))
                 add_outer(torch.mm(V, G_bar2, out=K_bar), targets[rows], bars)
@@ -282,6 +330,8 @@ class SparseObjective:
                     K_bar.addcmul_(V, weights[rows, None])
                 if not f.merges:
                     solve_rows(f.L, K_bar, transposed=True)
+                if f.scales is not None:
+                    K_bar.mul_(f.scales[rows, None])
                 cross.add_adjoint(features_X, K_bar, scratch=V)  # V is not needed any more
         return None if VV is None else mirror_lower(VV)
 

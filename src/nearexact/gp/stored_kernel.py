@@ -43,9 +43,10 @@ def stored_bytes(n: int, storage: Storage) -> int:
     return tiles * (tiles + 1) // 2 * min(n, TILE_ROWS) ** 2 * (4 if storage is Storage.FLOAT32 else 8)
 
 
-def allows_float32(kernel: Kernel, noise_variance: float, X: Tensor) -> bool:
+def allows_float32(kernel: Kernel, noise_variance: float, X: Tensor, scales: Tensor | None = None) -> bool:
     """Whether rounding K to 32 bits changes the log determinant by a negligible amount."""
-    largest = float(kernel.diagonal(kernel.features(X, X.mean(0))).max())
+    diagonal = kernel.diagonal(kernel.features(X, X.mean(0)))
+    largest = float((diagonal if scales is None else diagonal * scales.square()).max())
     ratio = ROUNDING * largest * math.sqrt(len(X)) / noise_variance
     return 0.5 * ratio**2 <= MOST_NATS_PER_ROW
 
@@ -53,7 +54,7 @@ def allows_float32(kernel: Kernel, noise_variance: float, X: Tensor) -> bool:
 class StoredKernel:
     """(K + sI)D for the rows of X and several columns D, with at most so many bytes for K.
 
-    `update` sets the hyperparameters; the memory is kept from one to the next.
+    `update` sets the hyperparameters; the memory is kept from one to the next. With scales K is that of scaled rows.
     """
 
     def __init__(self, X: Tensor, memory: int) -> None:
@@ -67,13 +68,14 @@ class StoredKernel:
         kernel: Kernel,
         noise_variance: float,
         *,
+        scales: Tensor | None = None,
         check: Callable[[], None] = lambda: None,
         in_full: bool = False,
     ) -> None:
         """Take these hyperparameters. `in_full` says that 32 bits have proved too few for them."""
-        self._product = KernelProduct(kernel, noise_variance, self.X)
+        self._product = KernelProduct(kernel, noise_variance, self.X, scales=scales)
         n = len(self.X)
-        short = not in_full and allows_float32(kernel, noise_variance, self.X)
+        short = not in_full and allows_float32(kernel, noise_variance, self.X, scales)
         choices = [Storage.FLOAT32] if short else [Storage.FLOAT64]
         wanted = next((storage for storage in choices if stored_bytes(n, storage) <= self.memory), Storage.NONE)
         if wanted is not self.storage:
@@ -98,7 +100,8 @@ class StoredKernel:
         assert self._product is not None
         if self.storage is Storage.NONE:
             return self._product(D, check)
-        rows = D.T.to(DTYPES[self.storage]).contiguous()  # [C, N]
+        scales = self._product.scales
+        rows = (D.T if scales is None else D.T * scales).to(DTYPES[self.storage]).contiguous()  # [C, N]
         product = torch.zeros_like(rows)
         parts, products = torch.split(rows, TILE_ROWS, dim=1), torch.split(product, TILE_ROWS, dim=1)
         for (i, j), K in self._tiles.items():
@@ -107,7 +110,10 @@ class StoredKernel:
             products[j].addmm_(parts[i], K)
             if i < j:
                 products[i].addmm_(parts[j], K.T)
-        return product.to(D.dtype).T.mul(self._product.scale).add_(D, alpha=self._product.noise_variance).contiguous()
+        full = product.to(D.dtype)
+        if scales is not None:
+            full = full * scales
+        return full.T.mul(self._product.scale).add_(D, alpha=self._product.noise_variance).contiguous()
 
     def in_full(self, D: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
         """(K + sI)D [N, C] in 64 bits."""

@@ -245,6 +245,8 @@ def nearest_rows_bounds(system: ExactSystem, columns: Columns, timer: Timer) -> 
         timer.check()
         k, k_new = columns.K[rows, i][:, None], columns.k_new[i]
         K_hat = kernel.gram(kernel.features(system.X[rows], system.centre))
+        if system.scales is not None:
+            K_hat.mul_(system.scales[rows][:, None]).mul_(system.scales[rows])
         K_hat.diagonal().add_(s)
         w = torch.cholesky_solve(k, torch.linalg.cholesky_ex(K_hat)[0])
         reach = k_new.sqrt() + system.sizes[rows] @ w[:, 0].abs()

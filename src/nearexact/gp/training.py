@@ -32,6 +32,7 @@ from nearexact.gp.inducing import select
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.row_noise import RowNoise, check_noise, noise_only
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.schedule import SCHEDULE, ends_early, inducing_schedule
 from nearexact.gp.search import Round, Search
@@ -40,7 +41,7 @@ from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, Start, with_less_influence
 from nearexact.kernels.base import Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
-from nearexact.noise_only import explains_nothing, noise_only_likelihood
+from nearexact.noise_only import explains_nothing
 from nearexact.typing import FloatArray, IndexArray, MemoryLimit
 from nearexact.validation import as_training_data
 
@@ -80,6 +81,7 @@ class Training:
         search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
         start: Start | None = None,
+        row_noise: RowNoise | None = None,
         seed: int | None = None,
         objective: ObjectiveFactory = SparseObjective,
         on_step: Callable[[Progress], None] | None = None,
@@ -96,7 +98,10 @@ class Training:
         whole = isinstance(max_inducing, (int, np.integer)) and not isinstance(max_inducing, bool)
         if not whole or not 1 <= max_inducing <= SCHEDULE[-1]:
             raise ValueError(f"max_inducing must be a whole number from 1 to {SCHEDULE[-1]}, got {max_inducing!r}")
+        if row_noise is not None and objective is not SparseObjective:
+            raise ValueError(f"only SparseObjective takes noise that differs from row to row, got {objective.__name__}")
         self.X, self.y = as_training_data(X, y)
+        self.row_noise = check_noise(row_noise, self.X)
         self.numerics = numerics
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
@@ -106,7 +111,7 @@ class Training:
         self.budget = Budget(self.layout.kernel, n, n_features, memory=memory, time_limit=time_limit, clock=clock)
         self.schedule = inducing_schedule(n, max_inducing)
         self.capped = ends_early(n, max_inducing)
-        self.noise_only = noise_only_likelihood(self.y, numerics.floor)
+        self.noise_only = noise_only(self.y, self.row_noise, numerics.floor)
         self.history: list[Stage] = []
         self.flops = 0.0
         self.on_step, self.on_stage = on_step, on_stage
@@ -128,6 +133,7 @@ class Training:
                 time_limit=SEARCH_SHARE * time_limit if search_limit is None else search_limit,
                 memory=memory,
                 start=start,
+                row_noise=self.row_noise,
                 seed=seed,
                 on_round=on_round,
                 clock=clock,
@@ -187,9 +193,9 @@ class Training:
         """Whether the exact likelihood of a subset was no better than noise wherever the search has looked."""
         if self.search is None or not self.search.rounds:
             return False
-        y = self.search.objective(self.search.rounds[-1].rows).y
+        subset = self.search.objective(self.search.rounds[-1].rows)
         likelihood, parameters = self.search.candidates[0].likelihood, self.layout.kernel.size
-        return explains_nothing(likelihood, noise_only_likelihood(y), len(y), parameters)
+        return explains_nothing(likelihood, noise_only(subset.y, subset.row_noise), len(subset.y), parameters)
 
     # ---- one M -----------------------------------------------------------------------------------------------------
 
@@ -372,9 +378,14 @@ class Training:
             self.X[torch.from_numpy(rows)],
             memory_limit=self.budget.memory_of_sweep(len(rows)),
             numerics=self.numerics,
+            **self._noise_option(slice(None)),
         )
         self._stage.repairs.append(objective.repairs)
         return objective
+
+    def _noise_option(self, rows: torch.Tensor | slice) -> dict[str, Any]:
+        """What an objective is told about the noise of these rows, if there is anything to tell."""
+        return {} if self.row_noise is None else {"row_noise": self.row_noise.of(rows)}
 
     def _predict_first_costs(self) -> None:
         """Take the first steps with a small part of the rows: with all of them they take as much longer."""
@@ -385,7 +396,8 @@ class Training:
             started = self.seconds()
             rows = select(self.layout.kernel, X, m, seed=0).indices
             selected = self.seconds()
-            objective = self._make_objective(self.layout.kernel, START_NOISE, X, y, X[torch.from_numpy(rows)])
+            Z, noise = X[torch.from_numpy(rows)], self._noise_option(sample)
+            objective = self._make_objective(self.layout.kernel, START_NOISE, X, y, Z, **noise)
             objective.factorise(self.layout.kernel, START_NOISE)
         self.budget.selection.measured(m, (selected - started) * n / len(sample))
         self.budget.sweep.measured(m, (self.seconds() - selected) * n / len(sample))
