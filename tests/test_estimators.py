@@ -31,7 +31,12 @@ from tests.tensors import Allocations
 ESTIMATORS = [SGPRegressor, GPRegressor]
 
 
-@parametrize_with_checks([SGPRegressor(), GPRegressor()])
+OTHER_WEIGHTS = {
+    "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is one observation with half the noise, not two"
+}
+
+
+@parametrize_with_checks([SGPRegressor(), GPRegressor()], expected_failed_checks=lambda _: OTHER_WEIGHTS)
 def test_scikit_learn_conventions(estimator: object, check: object) -> None:
     check(estimator)  # type: ignore[operator]
 

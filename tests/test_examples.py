@@ -41,7 +41,10 @@ def test_bayesian_optimisation_comes_near_the_maximum(tmp_path: Path) -> None:
     assert -3.0 < float(best[1]) <= -0.3978  # of ten random places the best is far below
 
 
-@pytest.mark.parametrize(("document", "n_examples"), [("README.md", 3), ("docs/kernels.md", 2), ("docs/models.md", 1)])
+@pytest.mark.parametrize(
+    ("document", "n_examples"),
+    [("README.md", 3), ("docs/kernels.md", 2), ("docs/models.md", 1), ("docs/known-noise.md", 1)],
+)
 def test_code_in_documents_runs(
     document: str,
     n_examples: int,

@@ -287,7 +287,7 @@ def test_deeply_nested_kernels_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_version_is_named(saved: Path, tmp_path: Path) -> None:
-    assert "its version is 99, this release reads versions 1, 2 and 3" in refused(
+    assert "its version is 99, this release reads versions 1, 2, 3 and 4" in refused(
         altered(saved, tmp_path / "altered.nx", {"version": 99})
     )
 

@@ -36,7 +36,7 @@ from nearexact.certificate import (
     judge_estimate,
 )
 from nearexact.certifying import certify
-from nearexact.certifying_predictions import CertifiedPredictions, certify_predictions
+from nearexact.certifying_predictions import CertifiedPredictions, certify_predictions, of_target
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
@@ -46,6 +46,7 @@ from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_gradients import prediction_gradients
+from nearexact.gp.row_noise import RowNoise, noise_only
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
@@ -53,14 +54,15 @@ from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
 from nearexact.kernels.parameter_bounds import checked_bounds
+from nearexact.known_noise import KnownNoise
 from nearexact.limits import parse_bytes, parse_seconds
-from nearexact.noise_only import noise_only_likelihood
 from nearexact.notebook import estimator_html
 from nearexact.onnx_export import save_onnx
 from nearexact.progress import Display, progress_display
 from nearexact.scaling import Scaling
 from nearexact.torch_posterior import TorchPosterior
 from nearexact.typing import FloatArray, MemoryLimit, NoiseBounds, TimeLimit
+from nearexact.updating import update
 from nearexact.validation import table_hint
 
 PREDICTED_ROWS = 2**16  # standardised and predicted at once
@@ -78,11 +80,23 @@ class Problem:
     scaling_X: Scaling
     scaling_y: Scaling
     start: Start | None = None
+    row_noise: RowNoise | None = None
+    weight_unit: float = 1.0  # the `sample_weight` of a new observation
 
     @staticmethod
-    def of(X: FloatArray, y: FloatArray, scaling_X: Scaling, scaling_y: Scaling, device: torch.device) -> Problem:
+    def of(
+        X: FloatArray,
+        y: FloatArray,
+        scaling_X: Scaling,
+        scaling_y: Scaling,
+        device: torch.device,
+        noise: KnownNoise | None = None,
+    ) -> Problem:
         targets = torch.tensor(scaling_y.apply(y), device=device)
-        return Problem(_standardised(X, scaling_X).to(device), targets, scaling_X, scaling_y)
+        problem = Problem(_standardised(X, scaling_X).to(device), targets, scaling_X, scaling_y)
+        if noise is None:
+            return problem
+        return replace(problem, row_noise=noise.standardised(scaling_y, device), weight_unit=noise.unit)
 
 
 class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -110,13 +124,21 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     _posterior: SparsePosterior | ExactPosterior | IterativePosterior
     _scaling_X: Scaling
     _scaling_y: Scaling
+    _weight_unit: float  # the `sample_weight` of a new observation
     _problem: Problem | None  # not in a loaded model
     # Limits that clones of one estimator have warned about, shared by all of them: a cross-validation warns once, not
     # once for each fold. None in an estimator that is no clone, which always warns.
     _warned: set[str] | None = None
 
-    def fit(self, X: Any, y: Any, *, start: Start | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, *, noise_variance: Any = None, sample_weight: Any = None, start: Start | None = None
+    ) -> Self:
         """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on.
+
+        y may have several columns [N, T], targets that share all hyperparameters: their likelihoods add up.
+        `noise_variance` [N] is noise that is known of each row, such as a squared standard error of measurement in the
+        units of y, on top of the noise that is learnt. A row with `sample_weight` [N] of 2 has half the learnt noise;
+        weights count relative to their mean, and a row of weight 0 is left out.
 
         `start` is a kernel with hyperparameters and a noise variance, on the standardised scale, that the search for
         hyperparameters tries too. It is of the same kind as `kernel`, whose own values are tried in any case.
@@ -125,7 +147,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         time_limit = parse_seconds(self.time_limit)
         memory_limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
         with self._unchanged_by_errors(), progress_display(self.progress, time_limit) as display:
-            problem = replace(self._prepare(X, y), start=start)
+            problem = replace(self._prepare(X, y, noise_variance, sample_weight), start=start)
             seconds = time_limit - (time.perf_counter() - started)
             self._run(self._training(problem, seconds, memory_limit, display), problem)
             if not self.history_[-1].complete:
@@ -151,7 +173,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     ) -> FloatArray | tuple[FloatArray, FloatArray]:
         """Predictive mean, and with it the standard deviation or covariance, at the rows of X.
 
-        They are those of a new observation; with `noise=False`, those of the function without noise.
+        They are those of a new observation, of the mean weight and with no other than the learnt noise; with
+        `noise=False`, those of the function without noise. Of several targets mean and standard deviation have the
+        shape [rows, T], and covariances [rows, rows, T].
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov exclude each other, got both")
@@ -162,10 +186,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             )
             if noise:
                 covariance[np.diag_indices_from(covariance)] += self.noise_variance_
+            if mean.ndim > 1:
+                covariance = covariance[:, :, None]
             return self._scaling_y.undo(mean), covariance * self._scaling_y.scale**2
         if return_std:
             return self._mean_and_std(inputs, noise)
-        mean = np.empty(len(inputs))
+        mean = self._new_means(inputs)
         for rows in row_chunks(len(inputs), PREDICTED_ROWS):
             mean[rows] = self._posterior.mean(_standardised(inputs[rows], self._scaling_X)).cpu().numpy()
         return self._scaling_y.undo(mean)
@@ -178,6 +204,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         of order 0) have no derivative at the model's own points: there, what has none is left out.
         """
         inputs = self._new_inputs(X)
+        self._check_one_target("predict_gradient")
         found = prediction_gradients(self._posterior, _standardised(inputs, self._scaling_X))
         variance, by_mean, by_variance = (
             part.cpu().numpy() for part in (found.variance, found.mean_by_x, found.variance_by_x)
@@ -188,7 +215,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return by_mean * units, by_std * units
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> FloatArray:
-        """Draws of new observations, noise included, at the rows of X: [rows, n_samples].
+        """Draws of new observations, noise included, at the rows of X: [rows, n_samples], or [rows, T, n_samples].
 
         Up to 2048 rows have the exact joint covariance. At more rows, of which no square array is made, whole functions
         are drawn: a draw from the prior by random features, corrected at the model's points. The correction is exact,
@@ -201,11 +228,11 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         random = check_random_state(random_state)
         seed = int(random.randint(2**31))
         if len(inputs) <= JOINT_ROWS:
-            draws = self._posterior.sample(inputs, int(n_samples), seed).T.cpu().numpy()
+            draws = self._posterior.sample(inputs, int(n_samples), seed).movedim(0, -1).cpu().numpy()
         else:
-            draws = draw_functions(self._posterior, int(n_samples), seed)(inputs).cpu().numpy()
+            draws = self._drawn_functions(inputs, int(n_samples), seed)
         draws = draws + math.sqrt(self.noise_variance_) * random.standard_normal(draws.shape)
-        return self._scaling_y.undo(draws)
+        return np.moveaxis(self._scaling_y.undo(np.moveaxis(draws, -1, 0)), 0, -1)
 
     def log_predictive_density(self, X: Any, y: Any) -> FloatArray:
         """Log density of each target y under its own predictive distribution, in nats and in the user's units."""
@@ -216,11 +243,19 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return density
 
     def certify(
-        self, X: Any = None, y: Any = None, *, cg_iterations: int | None = None, time_limit: TimeLimit = None
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        noise_variance: Any = None,
+        sample_weight: Any = None,
+        cg_iterations: int | None = None,
+        time_limit: TimeLimit = None,
     ) -> Certificate:
         """Proved bounds on the exact log marginal likelihood at the fitted hyperparameters, from the training data.
 
-        The data are at hand after `fit`; after `nearexact.load` they have to be passed. The bounds that came with the
+        The data are at hand after `fit`; after `nearexact.load` they have to be passed, with what `fit` was told about
+        their noise. The bounds that came with the
         fit are tightened by conjugate gradients with the exact kernel matrix, then by moments of what the inducing
         points leave unexplained. An iteration takes time of order N², the moments as long as about M/10 of them. The
         iterations end when more would not help, or after `cg_iterations` (default 100; with 0, nothing of order N² is
@@ -231,15 +266,23 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         check_is_fitted(self, "_posterior")
         if isinstance(self._posterior, ExactPosterior):
             if X is not None or y is not None:
-                self._check_rows(self._posterior, self._training_data(X, y))
+                self._check_rows(self._posterior, self._training_data(X, y, noise_variance, sample_weight))
             return self.certificate_  # an exact GP needs no bounds
-        certificate = certify(self, self._training_data(X, y), cg_iterations, time_limit)
+        problem = self._training_data(X, y, noise_variance, sample_weight)
+        certificate = certify(self, problem, cg_iterations, time_limit)
         if not certificate.upper - certificate.lower > self.certificate_.upper - self.certificate_.lower:
             self.certificate_ = certificate
         return certificate
 
     def certify_predictions(
-        self, X: Any, *, time_limit: TimeLimit = None, X_train: Any = None, y_train: Any = None
+        self,
+        X: Any,
+        *,
+        time_limit: TimeLimit = None,
+        X_train: Any = None,
+        y_train: Any = None,
+        noise_variance: Any = None,
+        sample_weight: Any = None,
     ) -> CertifiedPredictions:
         """Mean and std of the function without noise at the rows of X, and how far the exact GP's can be from them.
 
@@ -248,9 +291,24 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         proved, with rounding errors allowed for; `mean` and `std` are those of `predict(X, noise=False)`. The bounds
         are tightened, in time of order N² and more, until the exact mean is known to 0.1 % of the std of a new
         observation and the exact std to 1 %, until nothing is gained any more, or until the `time_limit` (seconds or
-        "5m"). After `nearexact.load`, a sparse model needs its training data as `X_train` and `y_train`.
+        "5m"). After `nearexact.load`, a sparse model needs its training data as `X_train` and `y_train`, with what
+        `fit` was told about their noise.
         """
-        return certify_predictions(self, self._new_inputs(X), X_train, y_train, time_limit)
+        inputs = self._new_inputs(X)
+        return certify_predictions(self, inputs, (X_train, y_train, noise_variance, sample_weight), time_limit)
+
+    def update(self, X: Any, y: Any, *, noise_variance: Any = None, sample_weight: Any = None) -> Self:
+        """Add rows to the data of a fitted model, at the same hyperparameters and inducing points.
+
+        Predictions and bounds are then those of a fit to all rows at these hyperparameters. Of a sparse GP the earlier
+        rows are not needed, so that a loaded model can be updated too, in time of order M² for each new row. A warning
+        says when the new rows call for other hyperparameters, or when there are more than twice as many rows as these
+        were learnt from; `fit` learns them anew. Arguments are as in `fit`; inputs and targets are scaled as there.
+        """
+        check_is_fitted(self, "_posterior")
+        with self._unchanged_by_errors():
+            update(self, self._more_data(X, y, noise_variance, sample_weight))
+        return self
 
     @property
     def log_marginal_likelihood_(self) -> float:
@@ -284,6 +342,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         They are those of `predict`, in the user's units; with `noise=False`, those of the function without noise.
         """
         check_is_fitted(self, "_posterior")
+        self._check_one_target("to_torch")
         return TorchPosterior(self._posterior, self._scaling_X, self._scaling_y, noise)
 
     def save_onnx(self, path: str | os.PathLike[str], *, noise: bool = True) -> None:
@@ -293,6 +352,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         the extra "onnx".
         """
         check_is_fitted(self, "_posterior")
+        self._check_one_target("save_onnx")
         save_onnx(self, path, noise=noise)
 
     def _repr_html_inner(self) -> str:
@@ -306,12 +366,32 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _prepare(self, X: Any, y: Any) -> Problem:
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _prepare(self, X: Any, y: Any, noise_variance: Any, sample_weight: Any) -> Problem:
         """Checked and standardised training data on the device."""
         device = _device(self.device)
-        inputs, targets = self._validated(X, y, order="C", y_numeric=True, ensure_min_samples=2)
+        inputs, targets = self._validated(X, y, order="C", **_target_checks(y), ensure_min_samples=2)
         targets = targets.astype(np.float64)
-        return Problem.of(inputs, targets, Scaling.of(inputs), Scaling.of(targets), device)
+        noise = KnownNoise.of(noise_variance, sample_weight, targets)
+        if noise is None:
+            scaling_y = Scaling.of(targets)
+        else:
+            if len(noise.used) < 2:
+                raise ValueError("sample_weight must be positive for at least 2 rows, got 1")
+            inputs, targets = inputs[noise.used], targets[noise.used]
+            scaling_y = noise.scaling(targets)
+        problem = Problem.of(inputs, targets, Scaling.of(inputs), scaling_y, device, noise)
+        constant = [] if targets.ndim == 1 else np.flatnonzero(~problem.y.any(0).cpu().numpy()).tolist()
+        if constant:
+            raise ValueError(
+                f"every target must vary, but of {targets.shape[1]} targets these columns of y are constant:"
+                f" {', '.join(map(str, constant))}"
+            )
+        return problem
 
     def _numerics(self) -> Numerics:
         """Numerical constants, with the user's bounds on the noise variance."""
@@ -349,7 +429,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         posterior, (elbo, upper) = persistence.contiguous(training.posterior()), training.bounds()
         bounds = training.likelihood_bounds()
         self._posterior, self._problem = posterior, problem
-        self._scaling_X, self._scaling_y = problem.scaling_X, problem.scaling_y
+        self._scaling_X, self._scaling_y, self._weight_unit = problem.scaling_X, problem.scaling_y, problem.weight_unit
         self.history_ = training.history
         self.search_ = [] if training.search is None else training.search.rounds
         self.kernel_, self.noise_variance_ = posterior.kernel, posterior.noise_variance
@@ -359,17 +439,20 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         evidence = training.evidence()
         from_training = training.estimate() if isinstance(training, IterativeTraining) else None
         estimate = None if from_training is None else Estimate(from_training.value, from_training.standard_error)
-        verdict = self._verdict(bounds, problem.y, evidence, estimate)
+        verdict = self._verdict(bounds, noise_only(problem.y, problem.row_noise), evidence, estimate)
         self.certificate_ = Certificate.of(bounds, verdict, evidence, estimate=estimate)
         self.metadata_ = {}  # what was kept with an earlier fit belongs to other data
 
-    def _training_data(self, X: Any, y: Any) -> Problem:
+    def _training_data(self, X: Any, y: Any, noise_variance: Any = None, sample_weight: Any = None) -> Problem:
         """The data that the model was fitted to: those passed, or those it holds."""
         if (X is None) != (y is None):
             raise ValueError("X and y must be passed both or not at all, got one of them")
         if X is not None:
-            data = self._new_inputs_and_targets(X, y)
-            problem = Problem.of(*data, self._scaling_X, self._scaling_y, self._posterior.inducing_points.device)
+            problem = self._more_data(X, y, noise_variance, sample_weight)
+        elif not (noise_variance is None and sample_weight is None):
+            raise ValueError(
+                "noise_variance and sample_weight are for training data that are passed, too: pass X and y"
+            )
         elif self._problem is not None:
             problem = self._problem
         else:
@@ -377,6 +460,37 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         if len(problem.y) != self.certificate_.n:
             raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {len(problem.y)} others")
         return problem
+
+    def _more_data(self, X: Any, y: Any, noise_variance: Any, sample_weight: Any) -> Problem:
+        """Data, standardised as those that the model was fitted to."""
+        inputs, targets = self._new_inputs_and_targets(X, y)
+        noise = KnownNoise.of(noise_variance, sample_weight, targets, self._weight_unit)
+        if noise is not None:
+            inputs, targets = inputs[noise.used], targets[noise.used]
+        device = self._posterior.inducing_points.device
+        return Problem.of(inputs, targets, self._scaling_X, self._scaling_y, device, noise)
+
+    def _drawn_functions(self, inputs: torch.Tensor, n_samples: int, seed: int) -> FloatArray:
+        """Draws at standardised rows: [rows, n_samples], or [rows, T, n_samples]."""
+        count = math.prod(self._posterior.weights.shape[1:])
+        draws = [
+            draw_functions(of_target(self._posterior, number), n_samples, seed + number)(inputs).cpu().numpy()
+            for number in range(count)
+        ]
+        return draws[0] if self._posterior.weights.ndim == 1 else np.stack(draws, axis=1)
+
+    def _check_one_target(self, what: str) -> None:
+        if self._posterior.weights.ndim > 1:
+            raise ValueError(f"{what} is for a model of one target, got one of {self._posterior.weights.shape[1]}")
+
+    def _noise_of_rows(self, y: FloatArray, noise_variance: Any = None, sample_weight: Any = None) -> FloatArray:
+        """The variance of the noise of new rows, learnt and known, in the user's units: [N], or [N, T]."""
+        noise = KnownNoise.of(noise_variance, sample_weight, y, self._weight_unit)
+        learnt = self.noise_variance_ * self._scaling_y.scale**2
+        if noise is None:
+            return np.broadcast_to(learnt, y.shape)
+        factors = noise.unit / noise.weights
+        return learnt * factors + noise.variances if y.ndim == 1 else learnt * factors[:, None]
 
     def _check_rows(self, posterior: ExactPosterior, problem: Problem) -> None:
         """Raise a ValueError if these are not the rows that an exact GP holds."""
@@ -422,14 +536,20 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             raise
 
     def _verdict(
-        self, bounds: LikelihoodBounds, y: torch.Tensor, evidence: Evidence | None, estimate: Estimate | None = None
+        self,
+        bounds: LikelihoodBounds,
+        constant: float,
+        evidence: Evidence | None,
+        estimate: Estimate | None = None,
     ) -> Verdict:
+        """The verdict on this model, next to the log likelihood of the constant predictor."""
         if isinstance(self._posterior, IterativePosterior) and estimate is not None:
             error = self._posterior.mean_error
-            verdict = judge_estimate(estimate, noise_only_likelihood(y), len(y), evidence, error)
+            verdict = judge_estimate(estimate, constant, bounds.n, evidence, error)
             # Estimates of several rounds are no steps up in M, so that only the proved bounds can say more.
-            return verdict if verdict != "not reached" else verdict_on(bounds, [], self.elbo_, y, evidence, False)
-        return verdict_on(bounds, self.history_, self.elbo_, y, evidence, isinstance(self._posterior, ExactPosterior))
+            return verdict if verdict != "not reached" else _judged(bounds, [], self.elbo_, constant, evidence, False)
+        is_exact = isinstance(self._posterior, ExactPosterior)
+        return _judged(bounds, self.history_, self.elbo_, constant, evidence, is_exact)
 
     def _new_inputs(self, X: Any) -> FloatArray:
         check_is_fitted(self, "_posterior")
@@ -441,7 +561,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _new_inputs_and_targets(self, X: Any, y: Any) -> tuple[FloatArray, FloatArray]:
         check_is_fitted(self, "_posterior")
-        inputs, targets = self._validated(X, y, y_numeric=True, reset=False)
+        inputs, targets = self._validated(X, y, **_target_checks(y), reset=False)
+        if targets.shape[1:] != np.shape(self._scaling_y.scale):
+            count = math.prod(np.shape(self._scaling_y.scale))
+            raise ValueError(
+                f"the model was fitted to {count} target{'s' * (count > 1)}, got y of shape {targets.shape}"
+            )
         return inputs, targets.astype(np.float64)
 
     def _validated(self, *data: Any, **options: Any) -> Any:
@@ -454,13 +579,16 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
                 raise
             raise ValueError(f"{error}\n{hint}") from error
 
+    def _new_means(self, inputs: FloatArray) -> FloatArray:
+        return np.empty((len(inputs), *np.shape(self._scaling_y.scale)))
+
     def _mean_and_std(self, inputs: FloatArray, noise: bool) -> tuple[FloatArray, FloatArray]:
-        mean, variance = np.empty(len(inputs)), np.empty(len(inputs))
+        mean, variance = self._new_means(inputs), np.empty(len(inputs))
         for rows in row_chunks(len(inputs), PREDICTED_ROWS):
             parts = self._posterior.predict(_standardised(inputs[rows], self._scaling_X))
             mean[rows], variance[rows] = (part.cpu().numpy() for part in parts)
         std = np.sqrt(variance + self.noise_variance_ if noise else variance)
-        return self._scaling_y.undo(mean), std * self._scaling_y.scale
+        return self._scaling_y.undo(mean), (std if mean.ndim == 1 else std[:, None]) * self._scaling_y.scale
 
 
 def verdict_on(
@@ -470,13 +598,24 @@ def verdict_on(
     y: torch.Tensor,
     evidence: Evidence | None,
     is_exact: bool,
+    row_noise: RowNoise | None = None,
 ) -> Verdict:
     """The verdict on a model: what is proved at its θ, and what speaks for this θ."""
-    steps = [stage.objective for stage in history if stage.complete]
-    parameters = history[-1].kernel.size if history else None
-    noise_only = noise_only_likelihood(y)
-    verdict = judge(bounds.lower, bounds.upper, steps, noise_only, len(y), elbo=objective, parameters=parameters)
-    verdict = confirm(verdict, bounds.lower, len(y), evidence)
+    return _judged(bounds, history, objective, noise_only(y, row_noise), evidence, is_exact)
+
+
+def _judged(
+    bounds: LikelihoodBounds,
+    history: Sequence[Stage],
+    objective: float,
+    constant: float,
+    evidence: Evidence | None,
+    is_exact: bool,
+) -> Verdict:
+    n, parameters = bounds.n, history[-1].kernel.size if history else None
+    steps = [stage.objective for stage in history if stage.complete and stage.n == n]
+    verdict = judge(bounds.lower, bounds.upper, steps, constant, n, elbo=objective, parameters=parameters)
+    verdict = confirm(verdict, bounds.lower, n, evidence)
     return "exact" if verdict == "certified" and is_exact else verdict
 
 
@@ -494,6 +633,11 @@ def _device(name: str) -> torch.device:
 def _standardised(inputs: FloatArray, scaling: Scaling) -> torch.Tensor:
     scaled = scaling.apply(inputs)
     return torch.from_numpy(np.clip(scaled, -LARGEST_INPUT, LARGEST_INPUT, out=scaled))
+
+
+def _target_checks(y: Any) -> dict[str, bool]:
+    """What scikit-learn is to check of targets: that they are numbers; a single column becomes a vector."""
+    return {"y_numeric": True, "multi_output": np.asarray(_as_array(y)).shape[1:] not in ((), (1,))}
 
 
 def _as_array(values: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from nearexact.certificate import Certificate
 from nearexact.evidence import Evidence
+from nearexact.gp.row_noise import noise_only
 from nearexact.gp.search import Search
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.tighten import MOST_ITERATIONS, tighten_bounds
@@ -37,6 +38,7 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
         problem.X,
         problem.y,
         estimator._posterior.inducing_points,
+        row_noise=problem.row_noise,
         memory_limit=estimator.memory_limit,
     )
     model = objective.factorise(estimator.kernel_, estimator.noise_variance_, residuals=True)
@@ -44,7 +46,10 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
     # One of the two was maximised; where an estimate was, the ELBO was noted.
     noted = estimator.elbo_ if estimate is None else estimator.certificate_.elbo
     if not any(abs(value - noted) <= SAME_DATA * len(problem.y) for value in (model.elbo, model.tight_bound)):
-        raise ValueError("these are not the data that the model was fitted to: their likelihood differs")
+        raise ValueError(
+            "these are not the data that the model was fitted to, with their noise_variance and sample_weight: their"
+            " likelihood differs"
+        )
     with tightening_display(estimator.progress, seconds) as display:
         result = tighten_bounds(
             objective,
@@ -57,7 +62,7 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
     evidence = estimator.certificate_.evidence or _search(estimator, problem, seconds - (time.perf_counter() - started))
     return Certificate.of(
         result.bounds,
-        estimator._verdict(result.bounds, problem.y, evidence, estimate),
+        estimator._verdict(result.bounds, noise_only(problem.y, problem.row_noise), evidence, estimate),
         evidence,
         estimate=estimate,
         iterations=result.iterations,
@@ -73,6 +78,7 @@ def _search(estimator: Regressor, problem: Problem, seconds: float) -> Evidence 
         problem.y,
         time_limit=min(SEARCH_SHARE * seconds, LONGEST_SEARCH),
         memory=memory_budget(estimator.memory_limit, problem.X.device),
+        row_noise=problem.row_noise,
         seed=0,
         numerics=estimator._numerics(),
     )

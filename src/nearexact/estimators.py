@@ -173,7 +173,9 @@ def sparse_training(
 
     def after_stage(stage: Stage, _: SparsePosterior) -> str | None:
         bounds, history = training.likelihood_bounds(), training.history
-        verdict = verdict_on(bounds, history, training.bounds()[0], problem.y, training.evidence(), is_exact=False)
+        verdict = verdict_on(
+            bounds, history, training.bounds()[0], problem.y, training.evidence(), False, problem.row_noise
+        )
         display.stage(stage, verdict)
         if training.procedure == "paper":
             return None
@@ -191,6 +193,7 @@ def sparse_training(
         time_limit=time_limit,
         memory_limit=memory_limit,
         start=problem.start,
+        row_noise=problem.row_noise,
         numerics=estimator._numerics(),
         seed=_seed(estimator),
         on_step=display.step,
@@ -211,6 +214,7 @@ def exact_training(
         time_limit=time_limit,
         memory_limit=memory_limit,
         start=problem.start,
+        row_noise=problem.row_noise,
         numerics=estimator._numerics(),
         seed=_seed(estimator),
         on_step=display.step,
@@ -238,6 +242,7 @@ def iterative_training(
         memory_limit=memory_limit,
         seed=_seed(estimator),
         start=problem.start,
+        row_noise=problem.row_noise,
         numerics=estimator._numerics(),
         on_step=display.step,
         on_stage=lambda stage, _: display.stage(stage),

@@ -23,15 +23,16 @@ from nearexact.model_file import HEADER, check_bytes
 
 FORMAT = "fitted estimator"
 VERSION = 3
-READABLE = (1, 2, 3)
+WITH_ROWS = 4  # of models with several targets, or with noise of each row: earlier releases cannot read them
+READABLE = (1, 2, 3, 4)
 WITHOUT_PARTS = 1  # the version that had neither the parts of a certificate's gap nor the lower bound of a stage
 WITH_CHECKSUM = WITH_METADATA = WITH_STAGE_ENDS = WITH_POSTERIOR = WITH_EVIDENCE = 3  # the first version that has them
 EARLIER_FIELDS = {"elbo": "objective", "scheduled": "scheduled_m"}  # of a stage, and what they are called now
 
-# What the header says about the model itself, in all versions.
+# What the header says about the model itself, in any version.
 ENTRIES = (
     "format", "version", "estimator", "posterior", "settings", "kernel", "noise_variance", "elbo", "upper_bound",
-    "certificate", "history", "feature_names",
+    "certificate", "history", "feature_names", "weight_unit", "sums",
 )  # fmt: skip
 
 SPARSE, EXACT, ITERATIVE = "sparse", "exact", "iterative"  # kinds of posterior
@@ -43,6 +44,7 @@ ARRAYS = {
     ITERATIVE: ("X", "y", "weights", "Z", "L", "L_B", "extrapolation"),
 }
 EXACT_FACTOR = "L"  # is computed again when a file is read: N² numbers are gigabytes. Earlier files have it.
+NOISE_ARRAYS = {"noise_factors": "factors", "known_noise": "known"}  # of models that hold the noise of their rows
 SCALING_ARRAYS = ("shift_X", "scale_X", "shift_y", "scale_y")
 
 ROUNDING = 1e-4  # nats per point by which rounding may put a lower bound above an upper one
@@ -153,16 +155,20 @@ def _checked(header: Any, has_checksum: bool) -> dict[str, Any]:
 def _check_shapes(posterior: str, shapes: Mapping[str, list[int]]) -> None:
     """Raise a ValueError unless the arrays are those of the posterior, of sizes that go together."""
     names = ARRAYS[posterior] + SCALING_ARRAYS
-    if set(shapes) - ({EXACT_FACTOR} if posterior == EXACT else set()) != set(names):
+    optional = {EXACT_FACTOR} if posterior == EXACT else set()
+    if posterior != SPARSE and set(NOISE_ARRAYS) <= set(shapes):
+        optional |= set(NOISE_ARRAYS)
+    if set(shapes) - optional != set(names):
         raise ValueError(f"its arrays are {sorted(shapes)} instead of {sorted(names)}")
-    n, d = math.prod(shapes["weights"]), math.prod(shapes["shift_X"])
+    n, targets, d = math.prod(shapes["weights"][:1]), list(shapes["weights"][1:2]), math.prod(shapes["shift_X"])
     m = math.prod(shapes["Z"][:1]) if posterior == ITERATIVE else n
-    if n < 1 or m < 1 or d < 1:
+    if n < 1 or m < 1 or d < 1 or 0 in targets:
         raise ValueError(f"it has {n} weights, {m} points and {d} inputs")
     extrapolation = math.prod(shapes.get("extrapolation", []))  # `persistence` knows how many there should be
     expected = {
-        "weights": [n], "L": [m, m], "L_B": [m, m], "Z": [m, d], "X": [n, d], "centre": [d], "y": [n],
-        "extrapolation": [extrapolation], "shift_X": [d], "scale_X": [d], "shift_y": [], "scale_y": [],
+        "weights": [n, *targets], "L": [m, m], "L_B": [m, m], "Z": [m, d], "X": [n, d], "centre": [d],
+        "y": [n, *targets], "extrapolation": [extrapolation], "shift_X": [d], "scale_X": [d], "shift_y": targets,
+        "scale_y": targets, "noise_factors": [n], "known_noise": [n],
     }  # fmt: skip
     for name, shape in shapes.items():
         if list(shape) != expected[name]:

@@ -20,7 +20,8 @@ from nearexact.files import replacing
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.neighbours import SIZES
-from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.posterior import ExactPosterior, RowSums, SparsePosterior
+from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.kernels import Kernel
@@ -36,8 +37,10 @@ from nearexact.model_header import (
     FORMAT,
     ITERATIVE,
     METHODS,
+    NOISE_ARRAYS,
     SPARSE,
     VERSION,
+    WITH_ROWS,
     WITH_STAGE_ENDS,
     WITHOUT_PARTS,
     ModelHeader,
@@ -70,6 +73,9 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         raise ValueError(f"only SGPRegressor and GPRegressor themselves can be saved, got {type(estimator).__name__}")
     kind = KINDS[type(posterior)]
     arrays = {name: getattr(posterior, name).detach().cpu().numpy() for name in ARRAYS[kind]}
+    row_noise = None if isinstance(posterior, SparsePosterior) else posterior.row_noise
+    if row_noise is not None:
+        arrays |= {name: getattr(row_noise, part).cpu().numpy() for name, part in NOISE_ARRAYS.items()}
     for name, scaling in (("X", estimator._scaling_X), ("y", estimator._scaling_y)):
         arrays |= {f"shift_{name}": np.asarray(scaling.shift), f"scale_{name}": np.asarray(scaling.scale)}
     settings = estimator.get_params(deep=False)
@@ -80,7 +86,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     settings["device"] = str(settings["device"])
     header = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if row_noise is None and posterior.weights.ndim == 1 else WITH_ROWS,
         "estimator": type(estimator).__name__,
         "posterior": kind,
         "settings": settings,
@@ -88,6 +94,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         "noise_variance": estimator.noise_variance_,
         "elbo": estimator.elbo_,
         "upper_bound": estimator.upper_bound_,
+        "weight_unit": estimator._weight_unit,
         "certificate": asdict(estimator.certificate_),
         "history": [
             {**vars(stage), "kernel": _describe(stage.kernel), "repairs": asdict(stage.repairs)}
@@ -98,6 +105,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     }
     if isinstance(posterior, IterativePosterior):
         header["residual_bound"] = posterior.residual_bound
+    if isinstance(posterior, SparsePosterior) and posterior.sums is not None:
+        header["sums"] = asdict(posterior.sums)
     try:
         text = json.dumps(header, default=_plain)
     except (TypeError, OverflowError, RecursionError) as error:
@@ -153,13 +162,14 @@ def _rebuild(header: ModelHeader, arrays: dict[str, torch.Tensor]) -> SGPRegress
     kernel, noise_variance = _kernel(entries["kernel"]).for_inputs(d), positive(entries["noise_variance"])
     estimator._posterior = _posterior(entries, arrays, kernel, noise_variance)
     estimator._problem, estimator.search_ = None, []
+    estimator._weight_unit = positive(entries.get("weight_unit", 1.0))
     estimator.kernel_, estimator.noise_variance_ = kernel, noise_variance
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
     estimator.elbo_, estimator.upper_bound_ = finite(entries["elbo"]), number(entries["upper_bound"])
     estimator.certificate_, estimator.method_ = header.certificate(), header.method
     estimator.history_ = [_stage(fields, header.version) for fields in header.stages()]
     n = estimator.certificate_.n
-    if m > n or (entries["posterior"] != SPARSE and m != n) or any(s.n != n for s in estimator.history_):
+    if m > n or (entries["posterior"] != SPARSE and m != n) or any(s.n > n for s in estimator.history_):
         raise ValueError(f"a model of {n} rows cannot have {m} points, or a history of other rows")
     estimator.n_features_in_ = d
     if entries["feature_names"]:
@@ -178,24 +188,36 @@ def _posterior(
     parts: dict[str, Any] = {name: arrays[name] for name in ARRAYS[kind]}
     parts |= {"kernel": kernel, "noise_variance": noise_variance, "repairs": Repairs()}
     if kind == SPARSE:
-        return SparsePosterior(**parts)
+        return SparsePosterior(sums=_sums(header.get("sums")), **parts)
+    noise = {part: arrays[name] for name, part in NOISE_ARRAYS.items() if name in arrays}
+    row_noise = RowNoise(**noise) if noise else None
     if kind == ITERATIVE:
         bound = finite(header["residual_bound"])
         if bound < 0.0:
             raise ValueError(f"expected a residual bound that is not negative, got {bound}")
         if len(arrays["extrapolation"]) != len(SIZES) + 1:
             raise ValueError(f"extrapolation has {len(arrays['extrapolation'])} numbers instead of {len(SIZES) + 1}")
-        return IterativePosterior(residual_bound=bound, **parts)
+        return IterativePosterior(residual_bound=bound, row_noise=row_noise, **parts)
     if EXACT_FACTOR in arrays:
         features = kernel.features(parts["X"], parts["centre"])
-        return ExactPosterior(features_X=features, L=arrays[EXACT_FACTOR], jitter=0.0, **parts)
+        return ExactPosterior(features_X=features, L=arrays[EXACT_FACTOR], jitter=0.0, row_noise=row_noise, **parts)
     n = len(parts["X"])
     needed, free = exact_memory(kernel, n), free_memory(parts["X"].device)
     if needed > free:
         raise MemoryError(f"an exact GP of {n} rows needs {needed / 1e9:.3g} GB, but {free / 1e9:.3g} GB are free")
-    computed = ExactObjective(kernel, noise_variance, parts["X"], parts["y"]).factorise(kernel, noise_variance)
+    objective = ExactObjective(kernel, noise_variance, parts["X"], parts["y"], row_noise=row_noise)
+    computed = objective.factorise(kernel, noise_variance)
     exact = replace(computed, centre=parts["centre"], weights=parts["weights"])
     return contiguous(exact)
+
+
+def _sums(description: dict[str, Any] | None) -> RowSums | None:
+    """Earlier releases did not keep them."""
+    if description is None:
+        return None
+    sums = RowSums(**description)
+    count(sums.n), finite(sums.yy), finite(sums.log_scales), number(sums.trace), number(sums.log_residuals)
+    return sums
 
 
 def _stage(fields: dict[str, Any], version: int) -> Stage:

@@ -1,0 +1,114 @@
+"""What `update` does: more rows for a fitted model at its θ, and whether they say that θ should be learnt anew."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nearexact import persistence
+from nearexact.certificate import CERTIFIED_GAP, Certificate, Estimate
+from nearexact.gp.more_rows import Extended, Rows, extend
+from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.row_noise import noise_only
+from nearexact.gp.safety import Repairs
+from nearexact.gp.stages import Stage, StageEnd
+from nearexact.noise_only import CHANCE_GAIN, LEAST_VARIANCE, gaussian_log_likelihood
+
+if TYPE_CHECKING:
+    from nearexact.base_estimator import Problem, Regressor
+
+UPDATED = "updated"  # how the stage of an update has ended
+MOST_GROWTH = 2.0  # times as many rows as θ was learnt from: then it is out of date in any case
+
+
+def update(estimator: Regressor, new: Problem) -> None:
+    """Let the estimator be the model of its rows and of new ones, at the same θ; see `SGPRegressor.update`."""
+    started = time.perf_counter()
+    rows, held = _rows(new), estimator._problem
+    extended = extend(
+        estimator._posterior,
+        rows,
+        bound=getattr(estimator, "bound", "elbo"),
+        memory_limit=estimator.memory_limit,
+    )
+    everything = None if held is None else _rows(held).followed_by(rows)
+    values = rows.y.numel()
+    reason = _why_anew(extended, values, [stage for stage in estimator.history_ if stage.ended != UPDATED][-1].n)
+    estimator._posterior = persistence.contiguous(extended.posterior)
+    if held is not None and everything is not None:
+        estimator._problem = replace(held, X=everything.X, y=everything.y, row_noise=everything.row_noise)
+    estimator.elbo_, estimator.upper_bound_ = extended.value, extended.bounds.upper
+    estimator.inducing_points_ = estimator._scaling_X.undo(estimator._posterior.inducing_points.cpu().numpy())
+    estimator.history_ = [*estimator.history_, _stage(estimator, extended, time.perf_counter() - started)]
+    estimate = None
+    if extended.estimate is not None:
+        estimate = Estimate(extended.estimate.value, extended.estimate.standard_error)
+    # What was found out about θ holds for the earlier rows, which are a subset now; unless the new ones deny it.
+    evidence = None if reason else estimator.certificate_.evidence
+    verdict = estimator._verdict(extended.bounds, _constant(estimator), evidence, estimate)
+    estimator.certificate_ = Certificate.of(extended.bounds, verdict, evidence, estimate=estimate)
+    if reason:
+        warnings.warn(f"{reason}: fit again with all rows to learn hyperparameters anew", UserWarning, stacklevel=3)
+
+
+def _rows(problem: Problem) -> Rows:
+    return Rows(problem.X, problem.y, problem.row_noise)
+
+
+def _constant(estimator: Regressor) -> float:
+    """The log likelihood of the constant predictor; where the rows are gone, with all noise scaled by one factor."""
+    posterior, problem = estimator._posterior, estimator._problem
+    if problem is not None:
+        return noise_only(problem.y, problem.row_noise)
+    if not isinstance(posterior, SparsePosterior):
+        return noise_only(posterior.y, posterior.row_noise)
+    assert posterior.sums is not None
+    sums, targets = posterior.sums, posterior.weights[0].numel()
+    mean_square = sums.yy / (sums.n * targets)
+    scaled = gaussian_log_likelihood(max(mean_square, LEAST_VARIANCE), sums.n * targets, mean_square)
+    return scaled + 0.5 * targets * sums.log_scales
+
+
+def _why_anew(extended: Extended, values: int, learnt_rows: int) -> str | None:
+    """Why θ should be learnt anew, if it should.
+
+    The model expects y_newᵀ(covariance)⁻¹y_new to be as large as the number of new values. If it is ρ times that,
+    variances that are ρ times as large would explain each value better by ½(ρ − 1 − log ρ) nats: so much, at least,
+    is to be gained.
+    """
+    ratio = max(extended.distance / values, 1e-12)
+    gain = 0.5 * (ratio - 1.0 - math.log(ratio))
+    if gain > CERTIFIED_GAP and gain * values > CHANCE_GAIN:
+        times = math.sqrt(ratio)
+        return f"the new rows are {times:.3g} times as far from the predictions as the model expects"
+    if extended.bounds.n > MOST_GROWTH * learnt_rows:
+        return f"there are {extended.bounds.n} rows now, and hyperparameters were learnt from {learnt_rows}"
+    return None
+
+
+def _stage(estimator: Regressor, extended: Extended, seconds: float) -> Stage:
+    last, posterior = estimator.history_[-1], extended.posterior
+    return Stage(
+        n=extended.bounds.n,
+        scheduled_m=last.scheduled_m,
+        m=len(posterior.inducing_points),
+        objective=extended.value,
+        lower_bound=extended.bounds.lower,
+        upper_bound=extended.bounds.upper,
+        kernel=posterior.kernel,
+        noise_variance=posterior.noise_variance,
+        seconds=seconds,
+        elapsed=last.elapsed + seconds,
+        evaluations=1,
+        reselections=0,
+        restarts=0,
+        rescues=0,
+        jitter=last.jitter,
+        repairs=Repairs(),
+        end=StageEnd.COMPLETE,
+        stopped=UPDATED,
+        ended=UPDATED,
+    )
