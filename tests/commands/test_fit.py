@@ -84,9 +84,9 @@ def test_the_model_is_tested_before_it_is_trained_on_all_rows(tmp_path: Path) ->
     assert again.summary.scores == once.summary.scores  # those of the same model
     assert again.summary.coverage == once.summary.coverage
     assert again.model.get_params()["time_limit"] == 600  # as it was given, whatever was left of it
-    values, y = again.prepared.all_rows()
+    values, learnt = again.prepared.all_rows()
     frame = again.prepared.recipe.frame(values)
-    alone = nearexact.GPRegressor(again.choice.kernel, random_state=0).fit(frame, y)
+    alone = nearexact.GPRegressor(again.choice.kernel, random_state=0).fit(frame, learnt.y)
     assert again.model.certificate_.lower >= alone.certificate_.lower - 0.01  # it starts from what the test has found
     assert "then trained on all 60 rows" in str(again.summary)
     assert "then trained" not in str(once.summary)

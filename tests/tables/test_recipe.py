@@ -156,19 +156,19 @@ def test_remarks_on_how_numbers_were_read(tmp_path: Path) -> None:
 
 def test_all_rows_are_in_the_order_of_the_file(tmp_path: Path) -> None:
     table = prepared(tmp_path, missing="median", split=Split(0.3, seed=4))
-    values, y = table.all_rows()
-    whole = training_rows(open_table(tmp_path / "t.csv", wanted={"y"}), table.recipe, len(y))
+    values, learnt = table.all_rows()
+    whole = training_rows(open_table(tmp_path / "t.csv", wanted={"y"}), table.recipe, len(values))
     np.testing.assert_array_equal(values, whole[0])
-    np.testing.assert_array_equal(y, whole[1])
+    np.testing.assert_array_equal(learnt.y, whole[1].y)
 
 
 @pytest.mark.parametrize("missing", ["drop", "median"])
 def test_the_rows_that_were_trained_on_are_found_again(missing: str, tmp_path: Path) -> None:
     table = prepared(tmp_path, missing=missing, split=Split(0.3, seed=4))
     file = open_table(tmp_path / "t.csv", wanted={"y"})
-    values, y = training_rows(file, table.recipe, len(table.y_train))
+    values, learnt = training_rows(file, table.recipe, len(table.y_train))
     np.testing.assert_array_equal(values, table.train)
-    np.testing.assert_array_equal(y, table.y_train)
+    np.testing.assert_array_equal(learnt.y, table.y_train)
     with pytest.raises(ValueError, match="is not the file that the model was fitted to"):
         training_rows(file, table.recipe, 100)
 

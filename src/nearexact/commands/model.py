@@ -31,7 +31,9 @@ def register(commands: Any) -> None:
 
 def _add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="a CSV file, gzipped or not, or a Parquet file")
-    parser.add_argument("--target", required=True, help="the column to predict; all others are inputs")
+    parser.add_argument(
+        "--target", required=True, help='the column to predict, or several as in "a,b"; all others are inputs'
+    )
     parser.add_argument("-o", "--output", required=True, help="the model file to write, such as model.nx")
     parser.add_argument("--report", help="an HTML page about the fit to write, such as fit.html")
     parser.add_argument("--time-limit", default="10m", help='for choosing and training, such as "5m"; default 10m')
@@ -49,6 +51,12 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--missing", choices=("error", "drop", "median"), default="error", help="for missing cells")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="COLUMN", help="leave a column out; repeatable"
+    )
+    parser.add_argument(
+        "--noise-column", metavar="COLUMN", help="with the variance of each row's known noise, besides what is learnt"
+    )
+    parser.add_argument(
+        "--weight-column", metavar="COLUMN", help="with a weight for each row, which divides its learnt noise"
     )
     parser.add_argument("--max-categories", type=int, default=20, help="different values of a text column; default 20")
     parser.add_argument("--dates", choices=("day-first", "month-first"), help="how to read dates such as 01/02/2020")
@@ -149,6 +157,8 @@ def _fit(options: argparse.Namespace) -> int:
     report = None if options.report is None else check_output(options.report)
     outputs = {"the model": output} if report is None else {"the model": output, "the report": report}
     check_apart(outputs, {"the data": options.data})
+    if report is not None:
+        tables.check_one_target(options.data, options.target, _spelling(options))
     say = _printer(options)
     with redirect_stdout(sys.stderr):  # standard output is for the result alone
         fitted = tables.fit(
@@ -161,6 +171,8 @@ def _fit(options: argparse.Namespace) -> int:
             refit=options.refit,
             missing=options.missing,
             ignore=options.ignore,
+            noise_column=options.noise_column,
+            weight_column=options.weight_column,
             max_categories=options.max_categories,
             day_first=None if options.dates is None else options.dates == "day-first",
             seed=options.seed,

@@ -7,7 +7,7 @@ tables.predict("model.nx", "new.csv", "out.parquet")
 """
 
 from nearexact.tables.dialect import Spelling
-from nearexact.tables.fitting import Fitted, fit
+from nearexact.tables.fitting import Fitted, check_one_target, fit
 from nearexact.tables.predicting import Predicted, certify, load_with_recipe, predict, predict_frame, recipe_of
 from nearexact.tables.recipe import Recipe
 from nearexact.tables.summary import Summary
@@ -19,6 +19,7 @@ __all__ = [
     "Spelling",
     "Summary",
     "certify",
+    "check_one_target",
     "fit",
     "load_with_recipe",
     "predict",

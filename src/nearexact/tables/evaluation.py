@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Targets and their predictions."""
+    """Targets and their predictions, with a column for each of several targets."""
 
     y: FloatArray
     mean: FloatArray
@@ -53,24 +53,30 @@ class Evaluation:
 def evaluate(model: Regressor, prepared: Prepared) -> Evaluation:
     """Predictions for the test rows; for some of the rows that were trained on if there are none."""
     tested = len(prepared.y_test) > 0
-    values, y = prepared.test, prepared.y_test
+    values, y, noise = prepared.test, prepared.y_test, prepared.noise_test
     if not tested:
         values, y = prepared.train[:SHOWN_ROWS], prepared.y_train[:SHOWN_ROWS]
-    mean, std = model.predict(prepared.recipe.frame(values), return_std=True)
+        noise = {name: part[:SHOWN_ROWS] for name, part in prepared.noise_train.items()}
+    mean, std = model.predict(prepared.recipe.frame(values), return_std=True, noise=not noise)
+    if noise:  # what is known about these rows is a part of what is expected of them
+        std = np.sqrt(std**2 + model._noise_of_rows(y, **noise))
     return Evaluation(y, mean, std, tested)
 
 
 def scores(prepared: Prepared, evaluation: Evaluation) -> list[Score]:
-    """Of the model, of a linear function and of a constant."""
+    """Of the model, of a linear function and of a constant.
+
+    Several targets are scored together, each in units of its own standard deviation.
+    """
     X_train, X_test = (prepared.recipe.expand(values) for values in (prepared.train, prepared.test))
     scaling_X, scaling_y = Scaling.of(X_train), Scaling.of(prepared.y_train)
     X_train, X_test = scaling_X.apply(X_train), scaling_X.apply(X_test)
     y_train, y_test = scaling_y.apply(prepared.y_train), scaling_y.apply(prepared.y_test)
-    scale = float(scaling_y.scale)
+    scale = 1.0 if prepared.recipe.several else float(scaling_y.scale)
     predictions = {
-        MODEL: (scaling_y.apply(evaluation.mean), (evaluation.std / scale) ** 2),
-        "linear": fit_linear(X_train, y_train).predict(X_test),
-        "mean": fit_constant(y_train).predict(X_test),
+        MODEL: (scaling_y.apply(evaluation.mean), (evaluation.std / scaling_y.scale) ** 2),
+        "linear": _by_target(lambda y: fit_linear(X_train, y).predict(X_test), y_train),
+        "mean": _by_target(lambda y: fit_constant(y).predict(X_test), y_train),
     }
     squares = {name: (y_test - mean) ** 2 for name, (mean, _) in predictions.items()}
     return [
@@ -84,8 +90,18 @@ def scores(prepared: Prepared, evaluation: Evaluation) -> list[Score]:
     ]
 
 
+def _by_target(
+    predict: Callable[[FloatArray], tuple[FloatArray, FloatArray]], y_train: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and variance from the targets of the rows to train on, with a column for each of several targets."""
+    if y_train.ndim == 1:
+        return predict(y_train)
+    means, variances = zip(*(predict(y) for y in y_train.T), strict=True)
+    return np.column_stack(means), np.column_stack(variances)
+
+
 def _lead(squares: FloatArray, others: FloatArray) -> float | None:
     """By how many standard errors the mean of these squared errors is lower than that of others of the same rows."""
-    differences = others - squares
+    differences = np.ravel(others - squares)
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
     return float(differences.mean()) / (spread / math.sqrt(len(differences))) if spread > 0.0 else None

@@ -20,7 +20,7 @@ from nearexact.tables.dialect import Spelling
 from nearexact.tables.kernel_names import AUTO, check_kernel
 from nearexact.tables.predicting import LEVEL, predict_frame
 from nearexact.tables.reading import Source, open_table
-from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare
+from nearexact.tables.recipe import RECIPE, Missing, Prepared, Split, prepare, target_names
 from nearexact.tables.summary import Summary
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Fitted:
         return predict_frame((self.model, self.prepared.recipe), frame, level=level, missing=missing)
 
     def write_page(self, path: str | os.PathLike[str]) -> None:
-        """Write a self-contained HTML page about the fit."""
+        """Write a self-contained HTML page about the fit of one target."""
+        if self.prepared.recipe.several:
+            raise ValueError(f"a page is about one target, got {len(self.prepared.recipe.several)}")
         from nearexact.tables.fit_page import fit_page
 
         write_text(check_output(path), fit_page(self))
@@ -67,6 +69,8 @@ def fit(
     refit: bool = True,
     missing: Missing = "error",
     ignore: Collection[str] = (),
+    noise_column: str | None = None,
+    weight_column: str | None = None,
     max_categories: int = MAX_CATEGORIES,
     day_first: bool | None = None,
     seed: int = 0,
@@ -78,6 +82,8 @@ def fit(
 
     Text, categories, dates, booleans and missing cells become inputs by a recipe that is kept with the model.
 
+    Several targets, "a,b", share their hyperparameters. The noise column has the variance of the noise that is known of
+    each row, in the units of the target, and the weight column its weight; see `GPRegressor.fit`.
     The model is tested on rows that were kept back, and with `refit` then fitted to all rows; the scores stay those of
     the test. `time_limit` is for the choice of a kernel and both trainings. After Ctrl-C the best model so far is
     returned as `interrupted`; without any, the interruption is passed on.
@@ -86,7 +92,7 @@ def fit(
     seconds, split = parse_seconds(time_limit), Split(test_fraction, seed)
     if memory_limit is not None:
         parse_bytes(memory_limit)
-    file = open_table(path, spelling, wanted={target})
+    file = open_table(path, spelling, wanted={target, *target_names(target, ())})
     prepared = prepare(
         file,
         target,
@@ -94,6 +100,8 @@ def fit(
         missing=missing,
         max_categories=max_categories,
         day_first=day_first,
+        noise_column=noise_column,
+        weight_column=weight_column,
         split=split,
     )
     recipe = prepared.recipe
@@ -120,6 +128,13 @@ def fit(
     model.set_params(progress=False, time_limit=time_limit, memory_limit=memory_limit)
     model.metadata_ = {RECIPE: {**recipe.to_json(), "summary": summary.to_json()}}
     return Fitted(model, prepared, found.choice, found.evaluation, summary, found.interrupted)
+
+
+def check_one_target(path: Source, target: str, spelling: Spelling = Spelling()) -> None:  # noqa: B008
+    """Raise a ValueError unless one column is meant: before a fit whose page could not be written."""
+    names = target_names(target, ())
+    if len(names) > 1 and target not in open_table(path, spelling, {target, *names}).columns:
+        raise ValueError(f"a report is about one target, got {len(names)}: leave it out, or fit them one by one")
 
 
 def _written(limit: float | str | None, unit: str) -> str | None:

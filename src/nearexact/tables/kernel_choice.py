@@ -21,12 +21,14 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.row_noise import noise_of
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import subset_order
 from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, Start, rough_start, with_less_influence
 from nearexact.kernels import Kernel, Linear
 from nearexact.kernels.base import as_kernel
 from nearexact.kernels.composite import Composite
+from nearexact.known_noise import KnownNoise
 from nearexact.limits import memory_budget
 from nearexact.scaling import Scaling
 from nearexact.tables.kernel_names import COMPARED, LINEAR, SIMPLE, SIMPLEST, SPLIT
@@ -114,14 +116,20 @@ def named(kernel: Kernel | str, X: FloatArray | pd.DataFrame, y: FloatArray) -> 
     """The kernel that was asked for, by name with the values to start from for these data."""
     if isinstance(kernel, Kernel):
         return Choice(repr(kernel), kernel)
-    origin = best_splits(np.asarray(X), np.asarray(y)) if SPLIT in kernel else (0.0,)
+    origin = best_splits(np.asarray(X), first_target(np.asarray(y))) if SPLIT in kernel else (0.0,)
     return Choice(kernel, kernel_with_origin(kernel, origin))
+
+
+def first_target(y: FloatArray) -> FloatArray:
+    """By which inputs are cut in two, for arc-cosine kernels."""
+    return y if y.ndim == 1 else y[:, 0]
 
 
 def choose(
     X: FloatArray | pd.DataFrame,
     y: FloatArray,
     *,
+    noise: KnownNoise | None = None,
     time_limit: float = math.inf,
     memory_limit: int | float | str | None = None,
     seed: int = 0,
@@ -130,10 +138,11 @@ def choose(
 ) -> Choice:
     """Compare all kernels within this time (seconds), on at most MOST_ROWS rows, and take the most likely one.
 
+    `noise` is what is known of these rows. Several targets [N, T] are compared by the sum of their likelihoods.
     The same seed gives the same choice, as far as the time limit allows.
     """
     timer = Timer(time_limit, clock)
-    contest = _Contest(np.asarray(X, dtype=np.float64), np.asarray(y), timer, memory_limit, seed, on_trial)
+    contest = _Contest(np.asarray(X, dtype=np.float64), np.asarray(y), noise, timer, memory_limit, seed, on_trial)
     starts = [contest.first_starts, contest.second_starts]
     rounds = [(rows, start) for rows in contest.sizes[:1] for start in starts]
     rounds += [(rows, contest.next_starts) for rows in contest.sizes[1:]]
@@ -191,16 +200,18 @@ class _Contest:
         self,
         X: FloatArray,
         y: FloatArray,
+        noise: KnownNoise | None,
         timer: Timer,
         memory_limit: int | float | str | None,
         seed: int,
         on_trial: Callable[[Trial, KernelOptimum | None], None],
     ) -> None:
         self.timer, self.on_trial = timer, on_trial
-        X, y = Scaling.of(X).apply(X), Scaling.of(y).apply(y)
+        scaling_y = Scaling.of(y) if noise is None else noise.scaling(y)
+        X, y = Scaling.of(X).apply(X), scaling_y.apply(y)
         random = np.random.default_rng(seed)
         few = random.permutation(len(y))[:SPLIT_ROWS]
-        origin = tuple(best_cuts(X[few], y[few]).tolist())
+        origin = tuple(best_cuts(X[few], first_target(y[few])).tolist())
         self.kernels = {name: kernel_with_origin(name, origin) for name in COMPARED}
         memory = memory_budget(memory_limit, torch.device("cpu"))
         largest = max(
@@ -209,6 +220,8 @@ class _Contest:
         self.sizes = [rows for rows in subset_sizes(len(y)) if exact_memory(largest, rows) <= memory]
         self.order = subset_order(torch.from_numpy(X), self.sizes[-1], random) if self.sizes else np.arange(0)
         self.X, self.y = X[self.order], y[self.order]
+        everything = None if noise is None else noise.standardised(scaling_y, torch.device("cpu"))
+        self.row_noise = noise_of(everything, torch.from_numpy(self.order))
         self.trials: list[Trial] = []
         self.optima: dict[str, KernelOptimum] = {}
 
@@ -261,7 +274,8 @@ class _Contest:
         if self.timer.left() <= 0.0:
             return self._tell(Trial(name, -math.inf, 0, 0.0, UNTRIED))
         started = self.timer.seconds()
-        objective = ExactObjective(self.kernels[name], START_NOISE, self.X[:rows], self.y[:rows])
+        data, noise = (self.X[:rows], self.y[:rows]), noise_of(self.row_noise, slice(rows))
+        objective = ExactObjective(self.kernels[name], START_NOISE, *data, row_noise=noise)
         places, note = starts(name, objective.layout), ""
         try:
             theta = places[0] if len(places) == 1 else min(places, key=lambda place: objective(place)[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +21,7 @@ from nearexact.gp.safety import NumericalError
 from nearexact.gp.stages import TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.kernels import Kernel
+from nearexact.known_noise import KnownNoise
 from nearexact.limits import parse_bytes
 from nearexact.tables.evaluation import Evaluation, evaluate
 from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, KernelOptimum, Trial, choose, named
@@ -68,7 +69,7 @@ class ModelSearch:
         self.prepared, self.limits, self.seed = prepared, limits, seed
         self.refit = refit and len(prepared.y_test) > 0
         self.progress, self.on_event = progress, on_event
-        self.X, self.y = prepared.recipe.frame(prepared.train), prepared.y_train
+        self.X, self.y, self.noise = prepared.recipe.frame(prepared.train), prepared.y_train, prepared.noise_train
         self.notes: list[str] = []
         self._trials: list[Trial] = []
         self._best: KernelOptimum | None = None
@@ -89,7 +90,7 @@ class ModelSearch:
             choice = Choice(self._best.name, self._best.kernel, tuple(self._trials))
             return Found(self._untrained(self._best), choice, interrupted=True)
         model = self._model(choice.kernel, self._left() * self._share_of_first_training(), self.limits.memory)
-        if not _fitted(model, self.X, self.y, choice.start):
+        if not _fitted(model, self.X, self.y, choice.start, self.noise):
             return Found(model, choice, interrupted=True)
         found = Found(model, choice, evaluate(model, self.prepared))
         if self.refit:
@@ -105,16 +106,16 @@ class ModelSearch:
         if tested.certificate_.verdict == "no better than noise":
             self.notes.append("not trained again on all rows: nothing was learnt that could become better")
             return found
-        values, y = self.prepared.all_rows()
+        values, learnt = self.prepared.all_rows()
         left = self._left()
-        self.on_event(f"tested; training on all {len(y)} rows{self._of_limit(left)}")
+        self.on_event(f"tested; training on all {len(values)} rows{self._of_limit(left)}")
         memory = self.limits.memory
         if memory is not None:  # the tested model is kept until there is a better one
             memory = max(parse_bytes(memory) - _held_bytes(tested), 1)
         model = self._model(found.choice.kernel, left, memory)
         start = (tested.kernel_, tested.noise_variance_)
         try:
-            ended = _fitted(model, self.prepared.recipe.frame(values), y, start)
+            ended = _fitted(model, self.prepared.recipe.frame(values), learnt.y, start, learnt.noise)
         except KeyboardInterrupt:
             ended = False
         except (ValueError, NumericalError) as error:  # the memory limit may be too low for all rows
@@ -152,7 +153,7 @@ class ModelSearch:
     def _untrained(self, optimum: KernelOptimum) -> GPRegressor:
         """What can be had without further training from what the choice has found."""
         model = self._model(optimum.kernel, SHORTEST_TRAINING, self.limits.memory)
-        _fitted(model, self.X, self.y, (optimum.kernel, optimum.noise_variance))
+        _fitted(model, self.X, self.y, (optimum.kernel, optimum.noise_variance), self.noise)
         return model
 
     def _note_limit(self, model: GPRegressor) -> None:
@@ -181,6 +182,7 @@ class ModelSearch:
         choice = choose(
             self.X,
             self.y,
+            noise=KnownNoise.of(self.noise.get("noise_variance"), self.noise.get("sample_weight"), self.y),
             time_limit=SHARE_OF_TIME * self.limits.seconds,
             memory_limit=self.limits.memory,
             seed=self.seed,
@@ -208,12 +210,12 @@ class ModelSearch:
             self._best, self._best_so_far = optimum, (trial.rows, trial.score)
 
 
-def _fitted(model: GPRegressor, X: object, y: FloatArray, start: Start | None) -> bool:
+def _fitted(model: GPRegressor, X: object, y: FloatArray, start: Start | None, noise: Mapping[str, FloatArray]) -> bool:
     """Fit the model; whether that came to its end. Without a model the interruption is passed on."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # a note says the same in the user's words
-            model.fit(X, y, start=start)
+            model.fit(X, y, start=start, **noise)
     except KeyboardInterrupt:
         if not hasattr(model, "certificate_"):
             raise

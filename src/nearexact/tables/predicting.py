@@ -91,6 +91,7 @@ def predict(
 ) -> Predicted:
     """Write mean, std, lower and upper for each row of a CSV or Parquet file, or of a data frame, to another file.
 
+    Of several targets a and b the columns are a_mean, a_std, …, b_mean, ….
     Between lower and upper lies a new observation with probability `level`. With `missing="drop"`, rows with a missing
     value have empty predictions; by default missing values are treated as when the model was fitted. `keep` are names
     of columns that are copied before the predictions, or "all".
@@ -109,7 +110,7 @@ def predict(
     seconds = parse_seconds(time_limit)
     file = open_table(path, spelling, wanted=recipe.names, usual=recipe.spelling)
     recipe.check_columns(file)
-    columns = PREDICTIONS + BOUNDS if certify else PREDICTIONS
+    columns = prediction_columns(recipe, PREDICTIONS + BOUNDS if certify else PREDICTIONS)
     kept = _kept(file, keep, columns)
     from nearexact.tables import predictor as computing  # only here, since it needs torch
 
@@ -160,12 +161,18 @@ def certify(
 ) -> Certificate:
     """Bounds on the exact log marginal likelihood, from the file or data frame that the model was fitted to."""
     recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
-    file = open_table(path, spelling, wanted=[*recipe.names, recipe.target], usual=recipe.spelling)
+    file = open_table(path, spelling, wanted=[*recipe.names, *recipe.learnt_from], usual=recipe.spelling)
     recipe.check_columns(file, with_target=True)
     estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
-    values, y = training_rows(file, recipe, estimator.certificate_.n)
+    values, learnt = training_rows(file, recipe, estimator.certificate_.n)
     estimator.set_params(progress=progress)
-    return estimator.certify(recipe.frame(values), y, cg_iterations=cg_iterations, time_limit=time_limit)
+    options: dict[str, Any] = {**learnt.noise, "cg_iterations": cg_iterations, "time_limit": time_limit}
+    return estimator.certify(recipe.frame(values), learnt.y, **options)
+
+
+def prediction_columns(recipe: Recipe, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of the columns of predictions; those of several targets begin with the name of the target."""
+    return tuple(f"{target}_{name}" for target in recipe.several for name in names) or tuple(names)
 
 
 def _check_options(level: float, missing: Missing | None) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from nearexact.certifying_predictions import needs_training_data, noisy_std_bounds
 from nearexact.estimators import GPRegressor, SGPRegressor
 from nearexact.tables.dialect import Spelling
-from nearexact.tables.predicting import BOUNDS, PREDICTIONS
+from nearexact.tables.predicting import BOUNDS, PREDICTIONS, prediction_columns
 from nearexact.tables.reading import Source, open_table
 from nearexact.tables.recipe import Recipe, training_rows
 
@@ -24,10 +24,15 @@ Model = SGPRegressor | GPRegressor
 class Predictor:
     """The columns of predictions for pieces of a file."""
 
-    columns: tuple[str, ...] = PREDICTIONS
+    names: tuple[str, ...] = PREDICTIONS  # of the columns of a target
 
     def __init__(self, model: Model, recipe: Recipe, level: float) -> None:
         self.model, self.recipe, self.margin = model, recipe, NormalDist().inv_cdf(0.5 + level / 2.0)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns."""
+        return prediction_columns(self.recipe, self.names)
 
     def predictions(self, values: np.ndarray) -> np.ndarray:
         """A row of columns for each row; NaN, which is written as nothing, where a value is missing."""
@@ -37,7 +42,7 @@ class Predictor:
             frame = self.recipe.frame(values[whole])
             mean, std = self.model.predict(frame, return_std=True)
             columns = [mean, std, mean - self.margin * std, mean + self.margin * std, *self.bounds(frame)]
-            predictions[whole] = np.column_stack(columns)
+            predictions[whole] = np.stack(columns, axis=-1).reshape(len(mean), -1)
         return predictions
 
     def bounds(self, frame: pd.DataFrame) -> list[np.ndarray]:
@@ -48,7 +53,7 @@ class Predictor:
 class Certifier(Predictor):
     """The same with bounds, each piece with an equal share of the time."""
 
-    columns = PREDICTIONS + BOUNDS
+    names = PREDICTIONS + BOUNDS
 
     def __init__(
         self, model: Model, recipe: Recipe, level: float, data: dict[str, Any], seconds: float, pieces: int
@@ -73,6 +78,6 @@ def training_data(model: Model, recipe: Recipe, source: Source | None, spelling:
             "a sparse model does not hold its training data: pass the file that it was fitted to as training_data"
             " (--training-data)"
         )
-    file = open_table(source, spelling, wanted=[*recipe.names, recipe.target], usual=recipe.spelling)
-    values, y = training_rows(file, recipe, model.certificate_.n)
-    return {"X_train": recipe.frame(values), "y_train": y}
+    file = open_table(source, spelling, wanted=[*recipe.names, *recipe.learnt_from], usual=recipe.spelling)
+    values, learnt = training_rows(file, recipe, model.certificate_.n)
+    return {"X_train": recipe.frame(values), "y_train": learnt.y, **learnt.noise}

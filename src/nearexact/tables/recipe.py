@@ -60,6 +60,20 @@ class Recipe:
     left_out: dict[str, str] = field(default_factory=dict)  # columns by name, and why
     split: Split = Split()
     spelling: Spelling = field(default_factory=Spelling)  # of the file that it was made from, if that was CSV
+    several: tuple[str, ...] = ()  # targets, where there is more than one: `target` then names them all
+    noise_column: str | None = None  # with the variance of each row's known noise
+    weight_column: str | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the columns that are predicted."""
+        return self.several or (self.target,)
+
+    @property
+    def learnt_from(self) -> list[str]:
+        """Names of the columns that a file to train on must have besides the inputs."""
+        noise = [name for name in (self.noise_column, self.weight_column) if name is not None]
+        return [*self.targets, *noise]
 
     @property
     def names(self) -> list[str]:
@@ -73,7 +87,7 @@ class Recipe:
 
     def check_columns(self, file: TableFile, *, with_target: bool = False) -> None:
         """Raise a ValueError that names what the file lacks."""
-        needed = [*self.names, self.target] if with_target else self.names
+        needed = [*self.names, *self.learnt_from] if with_target else self.names
         present = set(file.columns)
         lacking = [name for name in needed if name not in present]
         if lacking:
@@ -116,6 +130,9 @@ class Recipe:
             "left_out": self.left_out,
             "split": asdict(self.split),
             "spelling": self.spelling.to_json(),
+            **({"several": list(self.several)} if self.several else {}),
+            **({"noise_column": self.noise_column} if self.noise_column is not None else {}),
+            **({"weight_column": self.weight_column} if self.weight_column is not None else {}),
         }
 
     @staticmethod
@@ -129,12 +146,35 @@ class Recipe:
                 left_out=dict(description["left_out"]),
                 split=Split(**description["split"]),
                 spelling=Spelling(**description.get("spelling", {})),
+                several=tuple(description.get("several", ())),
+                noise_column=description.get("noise_column"),
+                weight_column=description.get("weight_column"),
             )
-            if not isinstance(recipe.target, str) or not recipe.columns or recipe.missing not in MISSING_POLICIES:
+            if (
+                not all(isinstance(name, str) for name in (recipe.target, *recipe.learnt_from))
+                or not recipe.columns
+                or recipe.missing not in MISSING_POLICIES
+            ):
                 raise ValueError("it is not complete")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"the model's recipe for columns is damaged: {type(error).__name__}: {error}") from error
         return recipe
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """What is learnt from besides the inputs: targets, [n] or [n, T], and what is known about their noise."""
+
+    y: FloatArray
+    noise: dict[str, FloatArray]  # by its name as an argument of `fit`  [n] each
+
+    def of(self, rows: np.ndarray) -> Learnt:
+        """That of some rows."""
+        return Learnt(self.y[rows], {name: values[rows] for name, values in self.noise.items()})
+
+    def columns(self) -> FloatArray:
+        """All of it, a column each."""
+        return np.column_stack([self.y, *self.noise.values()])
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +188,16 @@ class Prepared:
     y_test: FloatArray
     notes: tuple[str, ...]  # rows dropped, cells filled in, columns left out, and what looks odd
     index_like: tuple[str, ...] = ()  # columns that may do no more than number the rows
+    noise_train: dict[str, FloatArray] = field(default_factory=dict)  # what `fit` is told about the noise of each row
+    noise_test: dict[str, FloatArray] = field(default_factory=dict)
 
-    def all_rows(self) -> tuple[FloatArray, FloatArray]:
-        """Values and targets of both parts, in the order of the file."""
+    def all_rows(self) -> tuple[FloatArray, Learnt]:
+        """Values of both parts, and what is learnt from besides, in the order of the file."""
         train, test = self.recipe.split.rows(len(self.y_train) + len(self.y_test))
         order = np.argsort(np.concatenate([train, test]))
         values, y = np.concatenate([self.train, self.test]), np.concatenate([self.y_train, self.y_test])
-        return values[order], y[order]
+        noise = {name: np.concatenate([part, self.noise_test[name]]) for name, part in self.noise_train.items()}
+        return values[order], Learnt(y, noise).of(order)
 
 
 def prepare(
@@ -165,24 +208,34 @@ def prepare(
     missing: Missing = "error",
     max_categories: int = MAX_CATEGORIES,
     day_first: bool | None = None,
+    noise_column: str | None = None,
+    weight_column: str | None = None,
     split: Split = Split(),  # noqa: B008  # frozen
 ) -> Prepared:
     """Read a table, find out what its columns are, and put some rows aside to test on.
 
-    Kinds and categories come from the whole table; medians to fill in from the rows to train on.
+    Kinds and categories come from the whole table; medians to fill in from the rows to train on. Several targets are
+    separated by commas. Columns with known noise and weights are no inputs.
     """
     if missing not in MISSING_POLICIES:
         raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
-    unknown = [name for name in (target, *ignore) if name not in file.columns]
-    if unknown:
-        raise ValueError(f"{file.name} has no {_listed('column', unknown)}; it has {_some(file.columns)}")
-    if target in ignore:
-        raise ValueError(f"column {target!r} is the target and cannot be ignored")
+    targets = target_names(target, file.columns)
+    roles = Recipe(
+        ", ".join(targets),
+        (),
+        missing,
+        split=split,
+        spelling=file.spelling,
+        several=targets if len(targets) > 1 else (),
+        noise_column=noise_column,
+        weight_column=weight_column,
+    )
+    _check_roles(file, roles, ignore)
     frame = read(file, [name for name in file.columns if name not in ignore])
-    y = target_values(frame[target], target, file.decimal)
-    left_out, notes = dict.fromkeys(ignore, "ignored"), _remarks(frame, target, file)
+    learnt = _learnt(frame, roles, file.decimal)
+    left_out, notes = dict.fromkeys(ignore, "ignored"), _remarks(frame, targets, file)
     columns, parts = [], []
-    for name in frame.columns.drop(target):
+    for name in frame.columns.drop(roles.learnt_from):
         if cells.is_empty(frame[name]):
             left_out[name] = "empty"
             continue
@@ -197,8 +250,8 @@ def prepare(
             parts.append(values)
     if not columns:
         raise ValueError(f"{file.name} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
-    recipe = Recipe(target, tuple(columns), missing, left_out, split, file.spelling)
-    prepared = _parts(recipe, np.column_stack(parts), y)
+    recipe = replace(roles, columns=tuple(columns), left_out=left_out)
+    prepared = _parts(recipe, np.column_stack(parts), learnt)
     suspects = [c.name for c, values in zip(columns, parts, strict=True) if _looks_like_an_index(c, values)]
     notes += [
         f"{name!r} looks like an index or an id: if it does no more than number the rows, leave it out with --ignore"
@@ -207,21 +260,50 @@ def prepare(
     return replace(prepared, notes=(*prepared.notes, *notes), index_like=tuple(suspects))
 
 
-def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, FloatArray]:
-    """Values and targets of the n rows that a model was trained on, from the file that it came from.
+def target_names(target: str, columns: Collection[str]) -> tuple[str, ...]:
+    """The columns that are meant: the one of this name or, if there is none, those that are separated by commas."""
+    return (target,) if target in columns else tuple(name.strip() for name in target.split(","))
+
+
+def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, Learnt]:
+    """Values of the n rows that a model was trained on, and what it has learnt from besides, from its file.
 
     A file that has just these n rows is taken as a whole.
     """
     recipe.check_columns(file, with_target=True)
-    frame = read(file, [*recipe.names, recipe.target])
-    y = target_values(frame[recipe.target], recipe.target, file.decimal)
-    values, y = _complete_rows(recipe, recipe.values(frame, file.decimal), y)[:2]
-    rows = np.arange(n) if len(y) == n else recipe.split.rows(len(y))[0]
+    frame = read(file, [*recipe.names, *recipe.learnt_from])
+    values, learnt, _ = _complete_rows(recipe, recipe.values(frame, file.decimal), _learnt(frame, recipe, file.decimal))
+    rows = np.arange(n) if len(values) == n else recipe.split.rows(len(values))[0]
     if len(rows) != n:
         raise ValueError(
             f"{file.name} is not the file that the model was fitted to: it has {len(rows)} rows to train on, not {n}"
         )
-    return recipe.completed(values[rows], recipe.missing), y[rows]
+    return recipe.completed(values[rows], recipe.missing), learnt.of(rows)
+
+
+def _check_roles(file: TableFile, roles: Recipe, ignore: Collection[str]) -> None:
+    """Raise a ValueError if columns that are named are not there, or cannot be what they are meant to be."""
+    unknown = [name for name in (*roles.learnt_from, *ignore) if name not in file.columns]
+    if unknown:
+        raise ValueError(f"{file.name} has no {_listed('column', unknown)}; it has {_some(file.columns)}")
+    if len(set(roles.learnt_from)) < len(roles.learnt_from):
+        raise ValueError(f"targets, noise and weights must be different columns, got {_some(roles.learnt_from)}")
+    for name in roles.learnt_from:
+        if name in ignore:
+            what = "the target" if name in roles.targets else "learnt from"
+            raise ValueError(f"column {name!r} is {what} and cannot be ignored")
+
+
+def _learnt(frame: pd.DataFrame, recipe: Recipe, decimal: str) -> Learnt:
+    """Targets and noise as numbers, NaN where a cell is missing."""
+    targets = [target_values(frame[name], name, decimal) for name in recipe.targets]
+    arguments = {"noise_variance": recipe.noise_column, "sample_weight": recipe.weight_column}
+    noise = {
+        argument: Column(name, "number").values(frame[name], decimal)
+        for argument, name in arguments.items()
+        if name is not None
+    }
+    return Learnt(targets[0] if len(targets) == 1 else np.column_stack(targets), noise)
 
 
 def target_values(series: pd.Series, name: str, decimal: str) -> FloatArray:
@@ -239,18 +321,18 @@ def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
     return problem(fact, "pass --missing drop or --missing median, or fill them in")
 
 
-def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:
+def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
     """Deal with missing values, and split the rows."""
-    counts = np.isnan(values).sum(0)
-    if recipe.missing == "error" and (counts.any() or np.isnan(y).any()):
-        missing = dict(zip(recipe.names, counts.tolist(), strict=True))
-        raise missing_values({**missing, recipe.target: int(np.isnan(y).sum())})
-    values, y, notes = _complete_rows(recipe, values, y)
-    if len(y) < FEWEST_ROWS:
-        raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(y)}")
-    if (y == y[0]).all():
-        raise ValueError(f"the target {recipe.target!r} is {y[0]:g} in all rows: there is nothing to predict")
-    train, test = recipe.split.rows(len(y))
+    counts = np.isnan(np.column_stack([values, learnt.columns()])).sum(0)
+    if recipe.missing == "error" and counts.any():
+        raise missing_values(dict(zip([*recipe.names, *recipe.learnt_from], counts.tolist(), strict=True)))
+    values, learnt, notes = _complete_rows(recipe, values, learnt)
+    if len(values) < FEWEST_ROWS:
+        raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(values)}")
+    for name, y in zip(recipe.targets, learnt.columns().T, strict=False):  # noise and weights come after the targets
+        if (y == y[0]).all():
+            raise ValueError(f"the target {name!r} is {y[0]:g} in all rows: there is nothing to predict")
+    train, test = recipe.split.rows(len(values))
     empty = [name for name, gone in zip(recipe.names, np.isnan(values[train]).all(0), strict=True) if gone]
     if empty:
         raise problem(f"{_listed('column', empty)} has no value in the rows to train on", "leave it out with --ignore")
@@ -261,27 +343,33 @@ def _parts(recipe: Recipe, values: FloatArray, y: FloatArray) -> Prepared:
         notes.append(f"filled in {', '.join(f'{n} cells of {name!r}' for name, n in filled.items())}")
     notes += [f"left out {name!r}: {reason}" for name, reason in recipe.left_out.items() if reason != "ignored"]
     values = recipe.completed(values, recipe.missing)
-    return Prepared(recipe, values[train], y[train], values[test], y[test], tuple(notes))
+    trained, tested = learnt.of(train), learnt.of(test)
+    parts = (values[train], trained.y, values[test], tested.y)
+    return Prepared(recipe, *parts, tuple(notes), noise_train=trained.noise, noise_test=tested.noise)
 
 
-def _complete_rows(recipe: Recipe, values: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, list[str]]:
-    """Without rows that have no target or, if they are to be dropped, a missing value; and what was dropped."""
-    kept, notes = ~np.isnan(y), []
+def _complete_rows(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[FloatArray, Learnt, list[str]]:
+    """Without rows that have no target or no weight or, if they are to be dropped, a missing value; and what was."""
+    kept, notes = np.asarray(~np.isnan(learnt.columns()).any(1)), []
     if not kept.all():
-        notes.append(f"dropped {int((~kept).sum())} rows without a target")
+        what = "a target, noise or weight" if learnt.noise else "a target"
+        notes.append(f"dropped {int((~kept).sum())} rows without {what}")
+    weightless = kept & (learnt.noise.get("sample_weight", np.ones(len(kept))) == 0.0)
+    if weightless.any():
+        notes.append(f"dropped {int(weightless.sum())} rows of weight 0")
+        kept &= ~weightless
     if recipe.missing == "drop":
         whole = ~np.isnan(values).any(1)
         if (kept & ~whole).any():
             notes.append(f"dropped {int((kept & ~whole).sum())} rows with missing values")
         kept &= whole
-    return values[kept], y[kept], notes
+    return values[kept], learnt.of(kept), notes
 
 
-def _remarks(frame: pd.DataFrame, target: str, file: TableFile) -> list[str]:
+def _remarks(frame: pd.DataFrame, targets: Sequence[str], file: TableFile) -> list[str]:
     """What a reader should know about how numbers were read."""
-    remarks = []
-    if sign := cells.sign_of(frame[target]):
-        remarks.append(f"{target!r} is predicted without its {sign}")
+    signs = {target: cells.sign_of(frame[target]) for target in targets}
+    remarks = [f"{target!r} is predicted without its {sign}" for target, sign in signs.items() if sign]
     for name in frame.columns if file.decimal == "," else []:
         if cells.is_text(frame[name]):
             with_mark = frame[name].dropna()

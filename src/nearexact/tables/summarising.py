@@ -51,7 +51,7 @@ def summarise(
         about_theta=certificate.about_theta,
         evidence=certificate.evidence,
         ended=model.history_[-1].ended,
-        noise_std=math.sqrt(model.noise_variance_) * float(model._scaling_y.scale),
+        noise_std=math.sqrt(model.noise_variance_) * (1.0 if recipe.several else float(model._scaling_y.scale)),
         seconds=seconds,
         time_limit=time_limit,
         memory_limit=memory_limit,

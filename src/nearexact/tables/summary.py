@@ -39,11 +39,11 @@ class Summary:
     about_theta: str  # what speaks for the hyperparameters
     evidence: Evidence | None
     ended: str
-    noise_std: float  # in the units of the target
+    noise_std: float  # of the learnt noise, in the units of the target; of several, in their standard deviations
     seconds: float
     time_limit: str | None  # as it was given
     memory_limit: str | None
-    scores: tuple[Score, ...]  # none without test rows
+    scores: tuple[Score, ...]  # none without test rows; in the same units
     coverage: dict[str, float]
     relevance: tuple[Relevance, ...]
     repairs: dict[str, float]

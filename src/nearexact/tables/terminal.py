@@ -151,7 +151,10 @@ def model_lines(header: ModelHeader) -> list[str]:
         names = ", ".join(map(printable, facts.get("feature_names", [])))
         return [*lines, _entry("inputs", names or str(facts["inputs"]))]
     missing = {"error": "are an error", "drop": "drop the row", "median": "are filled in"}[recipe.missing]
-    lines += [_entry("target", printable(recipe.target)), _entry("missing values", missing), "columns"]
+    lines.append(_entry("target", printable(recipe.target)))
+    roles = {"known noise": recipe.noise_column, "weights": recipe.weight_column}
+    lines += [_entry(role, printable(name)) for role, name in roles.items() if name is not None]
+    lines += [_entry("missing values", missing), "columns"]
     lines += [f"  {printable(column.name):<24}  {printable(column.description())}" for column in recipe.columns]
     lines += [f"  {printable(name):<24}  left out: {reason}" for name, reason in recipe.left_out.items()]
     if facts["summary"]:
