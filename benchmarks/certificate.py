@@ -12,13 +12,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
+import result_files
 import torch
 from data import training_set
 from memory import peak_resident_mb
@@ -43,7 +42,7 @@ from nearexact.kernels import SquaredExponential
 from nearexact.kernels.stationary import SquaredExponentialCross
 from nearexact.typing import FloatArray
 
-RESULTS = Path(__file__).parent / "results" / "certificate.json"
+RESULTS = "certificate.json"
 NOISE = 0.01  # with unit lengthscales and variance: where training starts
 REPEATS = 5
 ITERATIONS = 20
@@ -283,9 +282,9 @@ def main() -> None:
         print("\n".join(f"{name:32} {value:.6g}" if isinstance(value, float) else f"{name:32} {value}"
                         for name, value in row.items()), end="\n\n", flush=True)  # fmt: skip
     if rows is None:  # a quick look is no result
-        kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        kept = result_files.earlier(RESULTS) or {}
         kept[arguments.part] = {"threads": torch.get_num_threads(), "rows": table}
-        RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        result_files.write(RESULTS, kept)
 
 
 if __name__ == "__main__":

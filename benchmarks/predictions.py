@@ -10,12 +10,11 @@ training data, for a quick look.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
+import result_files
 import torch
 
 from nearexact import SGPRegressor
@@ -24,7 +23,7 @@ from nearexact.gp import gpr_objective
 from nearexact.scaling import Scaling
 from nearexact.typing import FloatArray
 
-RESULTS = Path(__file__).parent / "results" / "predictions.json"
+RESULTS = "predictions.json"
 Row = dict[str, object]
 
 
@@ -92,7 +91,7 @@ def main() -> None:
                             for key, value in row.items()), end="\n\n", flush=True)  # fmt: skip
             table.append(row)
     if arguments.rows is None:  # a quick look is no result
-        RESULTS.write_text(json.dumps({"threads": torch.get_num_threads(), "rows": table}, indent=1) + "\n")
+        result_files.write(RESULTS, {"threads": torch.get_num_threads(), "rows": table})
 
 
 if __name__ == "__main__":

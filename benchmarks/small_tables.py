@@ -10,7 +10,6 @@ with the best that it has by then. Results are added to those of earlier runs.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import result_files
 import scipy.optimize
 import torch
 from search import Data, problems
@@ -27,7 +27,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from nearexact import GPRegressor
 from nearexact.typing import FloatArray
 
-RESULTS = Path(__file__).with_name("results") / "small_tables.json"
+RESULTS = "small_tables.json"
 RESTARTS = 3
 NAMES = "elevators,kin8nm,bike,pol,power,skillcraft"
 
@@ -82,7 +82,7 @@ def main() -> None:
     options.add_argument("--tables", type=Path)
     given = options.parse_args()
     warnings.simplefilter("ignore")
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    results = result_files.earlier(RESULTS) or []
     for rows in given.rows:
         for name, data in problems(rows, 0, given.tables):
             if name not in given.names.split(","):
@@ -107,7 +107,7 @@ def main() -> None:
                 f" {theirs['likelihood']:.1f} | {theirs['seconds']:.1f} | {theirs['note']} |",
                 flush=True,
             )
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+            result_files.write(RESULTS, results)
 
 
 if __name__ == "__main__":

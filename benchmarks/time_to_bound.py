@@ -16,7 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).with_name("results") / "time_to_bound.json"
+import result_files
+
+RESULTS = "time_to_bound.json"
 NAMES = "elevators,kin8nm,bike,pol,kin40k,protein"
 M = 500
 # Only what both versions have: run in a process with the one or the other on its path.
@@ -54,7 +56,7 @@ def main() -> None:
     options.add_argument("--before", type=Path, required=True)
     options.add_argument("--names", default=NAMES)
     given = options.parse_args()
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = result_files.earlier(RESULTS) or {}
     for name in given.names.split(","):
         before = train(given.before / "src", name, float("inf"))
         goal = max(stage["elbo"] for stage in before)
@@ -65,7 +67,7 @@ def main() -> None:
             f" {after[-1]['elapsed']:.0f} |",
             flush=True,
         )
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        result_files.write(RESULTS, results)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ rows of elevators, 500 inducing points and 300 steps of Adam. Ours gets all rows
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import gpytorch
 import numpy as np
+import result_files
 import torch
 from peers import gpytorch_sgpr
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -24,7 +23,7 @@ from nearexact import SGPRegressor
 from nearexact.bench.datasets import Split, load_split
 from nearexact.typing import FloatArray
 
-RESULTS = Path(__file__).parent / "results" / "time_to_model.json"
+RESULTS = "time_to_model.json"
 Predictions = tuple[FloatArray, FloatArray]  # mean and standard deviation of new observations
 
 
@@ -102,7 +101,7 @@ def main() -> None:
             table.append({"data": name, "fit": fit, **r})
         ours, theirs = results.values()
         reached &= ours["nlpd"] < theirs["nlpd"] and ours["seconds"] < theirs["seconds"]  # type: ignore[operator]
-    RESULTS.write_text(json.dumps(table, indent=1) + "\n")
+    result_files.write(RESULTS, table)
     if not reached:
         raise SystemExit("a peer was faster or better")
 

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +35,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("estimator", [SGPRegressor, GPRegressor])
 def test_round_trip_to_the_bit(name: str, estimator: type[SGPRegressor], tmp_path: Path) -> None:
-    model = estimator(BUILT_IN[name], random_state=np.int64(3), time_limit="20s").fit(X[:30], Y[:30] * 7.0 + 3.0)
+    model = estimator(BUILT_IN[name], random_state=np.int64(3), time_limit="0.3s").fit(X, Y * 7.0 + 3.0)
     model.save(tmp_path / "model.nx")
     loaded = nearexact.load(tmp_path / "model.nx")
     assert type(loaded) is estimator
@@ -52,7 +54,7 @@ def test_round_trip_to_the_bit(name: str, estimator: type[SGPRegressor], tmp_pat
     assert loaded.kernel_ == model.kernel_
     assert loaded.noise_variance_ == model.noise_variance_
     assert (loaded.elbo_, loaded.upper_bound_) == (model.elbo_, model.upper_bound_)
-    assert loaded.certificate_ == model.certificate_
+    np.testing.assert_equal(asdict(loaded.certificate_), asdict(model.certificate_))  # for which NaN is NaN
     assert loaded.history_ == model.history_
     assert loaded.get_params() == model.get_params()
     loaded.save(tmp_path / "again.nx")

@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from hypothesis import strategies as st
 
-import nearexact
 from nearexact.cli import main
 
 QUICK = ["--kernel", "se", "--time-limit", "20s", "--no-refit"]
@@ -51,33 +50,23 @@ def messy(frame: pd.DataFrame) -> bytes:
     return text.encode("utf-8-sig")
 
 
-def small_files(model: Path, *, bare: bool) -> None:
-    """In the present folder: a small table, a model, and if asked for one that was not fitted to a file."""
-    rng = np.random.default_rng(0)
-    pd.DataFrame({"x": rng.normal(size=30), "y": rng.normal(size=30)}).to_csv("t.csv", index=False)
-    pd.DataFrame({"x": range(9), "y": range(9)}).to_csv("few.csv", index=False)
-    pd.DataFrame({"x": rng.normal(size=30), "y": 3.0}).to_csv("flat.csv", index=False)
-    Path("model.nx").write_bytes(model.read_bytes())
-    if bare:
-        nearexact.SGPRegressor(random_state=0).fit(rng.normal(size=(20, 1)), rng.normal(size=20)).save("bare.nx")
+def assert_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The mistake is named in one line, and the status is 2."""
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("nearexact: ")
+    assert len([line for line in output.err.splitlines() if line.startswith("nearexact: ")]) == 1
+    assert "Traceback" not in output.err
 
 
-def linked_files(model: Path) -> None:
-    """In the present folder: a table, a model, and other names for both."""
-    houses(30).to_csv("t.csv", index=False)
-    Path("folder").mkdir()
-    Path("model.nx").write_bytes(model.read_bytes())
-    for link, target in (("soft.csv", "t.csv"), ("to-new", "new"), ("model.csv", "model.nx")):
-        Path(link).symlink_to(target)
-    Path("hard.csv").hardlink_to("t.csv")
-
-
-def assert_nothing_is_overwritten(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def assert_nothing_is_overwritten(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The command says in one line that an output would take the place of another file, and changes none."""
-    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
     assert main(arguments) == 2
     assert re.fullmatch(r"nearexact: the \w+ '.*' would overwrite the \w+ '.*'\n", capsys.readouterr().err)
-    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
 
 
 def damaged_files() -> st.SearchStrategy[bytes]:

@@ -26,11 +26,10 @@ from nearexact.tables import load_with_recipe
 from tests.commands.helpers import (
     QUICK,
     assert_nothing_is_overwritten,
+    assert_refused,
     command,
     damaged_files,
     houses,
-    linked_files,
-    small_files,
 )
 
 
@@ -157,6 +156,7 @@ def test_the_example_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # ---- messages and exit codes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -175,22 +175,9 @@ def test_the_example_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_mistakes_are_one_line_and_status_2(
-    arguments: list[str],
-    message: str,
-    fitted: Path,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    small_files(fitted, bare="bare.nx" in arguments)
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert message in output.err
-    assert output.out == ""
-    assert output.err.splitlines()[-1].startswith("nearexact: ")
-    assert len([line for line in output.err.splitlines() if line.startswith("nearexact: ")]) == 1
-    assert "Traceback" not in output.err
+    assert_refused(arguments, message, capsys)
 
 
 @pytest.mark.parametrize("column", ["size", "price"])
@@ -222,6 +209,7 @@ def test_a_tiny_time_limit_gives_a_model_all_the_same(
     assert len(nearexact.load(tmp_path / "m.nx").inducing_points_) > 0
 
 
+@pytest.mark.usefixtures("linked_files")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -239,15 +227,9 @@ def test_a_tiny_time_limit_gives_a_model_all_the_same(
     ids=" ".join,
 )
 def test_no_output_takes_the_place_of_an_input_or_of_another_output(
-    arguments: list[str],
-    fitted: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    linked_files(fitted)
-    assert_nothing_is_overwritten([*arguments, "--target", "price", *QUICK], tmp_path, capsys)
+    assert_nothing_is_overwritten([*arguments, "--target", "price", *QUICK], capsys)
 
 
 @given(content=damaged_files())

@@ -17,12 +17,11 @@ from nearexact.cli import main
 from tests.commands.helpers import (
     QUICK,
     assert_nothing_is_overwritten,
+    assert_refused,
     command,
     damaged_files,
     houses,
-    linked_files,
     messy,
-    small_files,
 )
 
 
@@ -128,6 +127,7 @@ def test_what_new_rows_lack_is_named(fitted: Path, tmp_path: Path, capsys: pytes
     assert [path.name for path in tmp_path.iterdir()] == ["new.csv"]
 
 
+@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -142,22 +142,9 @@ def test_what_new_rows_lack_is_named(fitted: Path, tmp_path: Path, capsys: pytes
     ],
 )
 def test_mistakes_are_one_line_and_status_2(
-    arguments: list[str],
-    message: str,
-    fitted: Path,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    small_files(fitted, bare="bare.nx" in arguments)
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert message in output.err
-    assert output.out == ""
-    assert output.err.splitlines()[-1].startswith("nearexact: ")
-    assert len([line for line in output.err.splitlines() if line.startswith("nearexact: ")]) == 1
-    assert "Traceback" not in output.err
+    assert_refused(arguments, message, capsys)
 
 
 def test_a_huge_number_in_new_rows_is_named(fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,6 +154,7 @@ def test_a_huge_number_in_new_rows_is_named(fitted: Path, tmp_path: Path, capsys
     assert "column 'size' has '1e+300' in row 1, where numbers must be below 1e+150" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("linked_files")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -179,15 +167,9 @@ def test_a_huge_number_in_new_rows_is_named(fitted: Path, tmp_path: Path, capsys
     ids=" ".join,
 )
 def test_no_output_takes_the_place_of_an_input_or_of_another_output(
-    arguments: list[str],
-    fitted: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    linked_files(fitted)
-    assert_nothing_is_overwritten(arguments, tmp_path, capsys)
+    assert_nothing_is_overwritten(arguments, capsys)
 
 
 @given(content=damaged_files())

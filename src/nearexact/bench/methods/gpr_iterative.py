@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-import torch
-
-from nearexact.bench.methods.sgpr import Predictor, common_to_stages
+from nearexact.bench.methods.sgpr import Predictor, common_to_stages, training_data
 from nearexact.bench.protocol import Report, Task
+from nearexact.bench.running.clock import TrainingClock
 from nearexact.gp import ExactPosterior, Progress, SparsePosterior, Stage
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
@@ -21,18 +19,13 @@ class IterativeGPR:
     name = "gpr-iterative"
 
     def run(self, task: Task, report: Report) -> None:
-        reporting = 0.0  # seconds that are not training
-
-        def clock() -> float:
-            return time.perf_counter() - reporting
+        clock = TrainingClock()
 
         def reported(predict: Predictor, **values: Any) -> None:
-            nonlocal reporting
-            started = time.perf_counter()
-            estimate = training.estimate()
-            values["standard_error"] = None if estimate is None else estimate.standard_error
-            report(predict, flops=training.flops, **values, **predict.hyperparameters())
-            reporting += time.perf_counter() - started
+            with clock.paused():
+                estimate = training.estimate()
+                values["standard_error"] = None if estimate is None else estimate.standard_error
+                report(predict, flops=training.flops, **values, **predict.hyperparameters())
 
         def after_step(progress: Progress) -> None:
             reported(Predictor(progress.posterior), elbo=progress.objective, preconditioner_m=progress.m)
@@ -43,13 +36,12 @@ class IterativeGPR:
 
         training = IterativeTraining(
             SquaredExponential(),
-            torch.tensor(task.X_train, device=task.device),
-            torch.tensor(task.y_train, device=task.device),
+            *training_data(task),
             time_limit=task.budget_seconds,
             memory_limit=task.memory_limit,
             seed=task.seed,
             on_step=after_step,
             on_stage=after_stage,
-            clock=clock,
+            clock=clock.elapsed,
         )
         training.run()

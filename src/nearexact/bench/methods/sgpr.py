@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from nearexact.base_estimator import verdict_on
 from nearexact.bench.protocol import Predict, Report, Task
@@ -79,8 +80,7 @@ class SGPR:
 
         training = Training(
             SquaredExponential(),
-            torch.tensor(task.X_train, device=task.device),
-            torch.tensor(task.y_train, device=task.device),
+            *training_data(task),
             procedure=self.procedure,
             max_inducing=self.max_inducing,
             objective=self.objective,
@@ -96,11 +96,16 @@ class SGPR:
 
     def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> SparsePosterior:
         """The approximation at given hyperparameters, with m points chosen for them."""
-        X = torch.tensor(task.X_train, device=task.device)
+        X, y = training_data(task)
         rows = greedy_variance(kernel, X, min(m or len(X), len(X)), seed=task.seed)
         Z = X[torch.from_numpy(rows)]
-        objective = self.objective(kernel, noise_variance, X, task.y_train, Z, memory_limit=task.memory_limit)
+        objective = self.objective(kernel, noise_variance, X, y, Z, memory_limit=task.memory_limit)
         return objective.factorise(kernel, noise_variance).posterior()
+
+
+def training_data(task: Task) -> tuple[Tensor, Tensor]:
+    """X [N, D] and y [N] on the task's device."""
+    return torch.tensor(task.X_train, device=task.device), torch.tensor(task.y_train, device=task.device)
 
 
 def common_to_stages(stage: Stage) -> dict[str, Any]:
