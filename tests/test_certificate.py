@@ -106,7 +106,7 @@ def test_every_verdict_has_a_kind_and_every_kind_its_colours() -> None:
         (Evidence(1000, 6, 3, 0.0, -495.0), True),
         (Evidence(1000, 6, 1, 0.0, -495.0), False),  # one start alone may be anywhere
         (Evidence(1000, 6, 3, 0.02, -470.0), False),  # another θ is better by 0.03 nats per row
-        (Evidence(1000, 6, 3, math.nan, -495.0), False),  # the likelihood was still rising
+        (Evidence(1000, 6, 3, None, -495.0), False),  # the likelihood was still rising
         (Evidence(400, 6, 3, 0.004, -100.0), True),  # of a subset: its likelihood is that of other rows
         (Evidence(400, 6, 3, 0.006, -100.0), False),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +120,7 @@ ALL = Evidence(rows=1000, starts=10, agreeing=5, gain_per_row=1e-4, likelihood=-
         (Estimate(-500.0, 1.0), ALL, 0.1, "not reached"),  # conjugate gradients were cut off
         (Estimate(-500.0, 5.0), ALL, 1e-4, "not reached"),  # two standard errors are a certified gap
         (Estimate(-500.0, 1.0), None, 1e-4, "not reached"),
-        (Estimate(-500.0, 1.0), replace(ALL, gain_per_row=math.nan), 1e-4, "not reached"),  # still rising
+        (Estimate(-500.0, 1.0), replace(ALL, gain_per_row=None), 1e-4, "not reached"),  # still rising
         (Estimate(-500.0, 1.0), replace(ALL, agreeing=1), 1e-4, "not reached"),
         (Estimate(-515.0, 1.0), ALL, 1e-4, "not reached"),  # another start has come higher
         (Estimate(-1419.0, 1.0), replace(ALL, likelihood=-1419.0), 1e-4, "no better than noise"),

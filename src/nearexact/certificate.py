@@ -272,7 +272,7 @@ def doubt_about(evidence: Evidence | None, lower: float, n: int) -> Doubt | None
         return Doubt.NOT_COMPARED
     if evidence.agreeing < FEWEST_AGREEING:
         return Doubt.FOUND_ONCE
-    if math.isnan(evidence.gain_per_row):
+    if evidence.gain_per_row is None:
         return Doubt.STILL_RISING
     if evidence.rows < n:
         return None if SUBSET_CAUTION * evidence.gain_per_row <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE

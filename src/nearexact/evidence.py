@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 
@@ -13,13 +12,13 @@ class Evidence:
     rows: int  # of the subset
     starts: int  # of the search
     agreeing: int  # of these that have ended near the best of all
-    gain_per_row: float  # nats by which the exact likelihood of these rows is higher at another θ; NaN if not known
+    gain_per_row: float | None  # nats by which the exact likelihood of these rows is higher elsewhere, if known
     likelihood: float  # the highest exact log marginal likelihood of these rows that any start has reached
 
     def in_words(self, n: int) -> str:
         """For a model of n rows."""
         share = "all rows" if self.rows >= n else f"{self.rows} of {n} rows"
         searched = f"{self.agreeing} of {self.starts} starts agree on the exact likelihood of {share}"
-        if math.isnan(self.gain_per_row):
+        if self.gain_per_row is None:
             return f"{searched}, but there was no time to follow all of them to their end"
         return f"{searched}, at most {self.gain_per_row:.2g} nats per row higher elsewhere"

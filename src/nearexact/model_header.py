@@ -86,8 +86,7 @@ class ModelHeader:
     def certificate(self) -> Certificate:
         """The certificate; a ValueError if it is none."""
         description = self.entries["certificate"]
-        evidence = description.get("evidence")
-        certificate = Certificate(**{**description, "evidence": None if evidence is None else Evidence(**evidence)})
+        certificate = Certificate(**{**description, "evidence": _evidence(description.get("evidence"))})
         if self.version < WITH_EVIDENCE and certificate.verdict in NEAR_EXACT:  # only the bounds speak for it
             certificate = replace(certificate, verdict="not reached")
         lower, upper = number(certificate.lower), number(certificate.upper)
@@ -173,6 +172,14 @@ def _check_shapes(posterior: str, shapes: Mapping[str, list[int]]) -> None:
     for name, shape in shapes.items():
         if list(shape) != expected[name]:
             raise ValueError(f"{name} has shape {shape} instead of {expected[name]}")
+
+
+def _evidence(entries: dict[str, Any] | None) -> Evidence | None:
+    """What speaks for θ. Files have said NaN for a gain that is not known."""
+    if entries is None:
+        return None
+    gain = entries["gain_per_row"]
+    return Evidence(**{**entries, "gain_per_row": None if gain is None or math.isnan(gain) else gain})
 
 
 def number(value: Any) -> float:

@@ -171,7 +171,7 @@ class ExactTraining:
         agreeing += [subset.agreeing for subset in self.search.rounds]
         starts = [len(self._likelihoods)] + [len(subset.likelihoods) for subset in self.search.rounds]
         followed = self.search.is_complete and (not self._pending or min(self._pending) > RIVAL)
-        gain = 0.0 if self._settled and followed else math.nan
+        gain = 0.0 if self._settled and followed else None
         return Evidence(self.n, max(starts), max(agreeing), gain, self.best_lml)
 
     def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:

@@ -210,7 +210,7 @@ class IterativeTraining:
         starts = max((len(subset.likelihoods) for subset in self.search.rounds), default=0)
         followed = self.search.is_complete and not self.search.has_rival()
         settled = self._is_settled and len(self.history) > 1 and followed
-        gain = self._gain / self.n if settled else math.nan
+        gain = self._gain / self.n if settled else None
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
     # ---- climbs ----------------------------------------------------------------------------------------------------

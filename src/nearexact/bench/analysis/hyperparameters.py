@@ -34,7 +34,8 @@ def recorded_evidence(point: Any) -> Evidence | None:
     rows, starts, agreeing, gain_per_row, likelihood = (float(point[name]) for name in EVIDENCE)
     if not (rows >= 1.0 and starts >= agreeing >= 0.0 and math.isfinite(rows) and math.isfinite(starts)):
         return None
-    return Evidence(int(rows), int(starts), int(agreeing), gain_per_row, likelihood)
+    gain = None if math.isnan(gain_per_row) else gain_per_row
+    return Evidence(int(rows), int(starts), int(agreeing), gain, likelihood)
 
 
 def in_short(evidence: Evidence, n: int) -> str:
@@ -43,7 +44,7 @@ def in_short(evidence: Evidence, n: int) -> str:
     gain = evidence.gain_per_row
     left = (
         "not all followed to their end"
-        if math.isnan(gain)
+        if gain is None
         else f"{gain if gain >= LEAST_SHOWN else 0.0:.2g} nats per row left"
     )
     return f"{evidence.agreeing} of {evidence.starts} starts agree{rows}, {left}"
@@ -57,7 +58,7 @@ def doubt(evidence: Evidence | None) -> str:
         return "the starts of its search do not agree"
     return (
         "there was no time to follow all of them to their end"
-        if math.isnan(evidence.gain_per_row)
+        if evidence.gain_per_row is None
         else "its search has found better ones"
     )
 
