@@ -236,6 +236,34 @@ def test_several_targets_have_predictions_of_their_own(
     assert again.lower == pytest.approx(of_two.certify().lower, abs=1e-6)
 
 
+def test_several_targets_have_gradients_of_their_own_and_go_elsewhere(
+    of_two: Model, X_new: np.ndarray, tmp_path: Path
+) -> None:
+    mean, std = of_two.predict(X_new, return_std=True)
+    got_mean, got_variance = (part.detach().numpy() for part in of_two.to_torch()(torch.tensor(X_new)))
+    np.testing.assert_allclose(got_mean, mean, rtol=1e-8)
+    np.testing.assert_allclose(got_variance, std**2, rtol=1e-6)
+    by_mean, by_std = of_two.predict_gradient(X_new)
+    assert by_mean.shape == by_std.shape == (50, 2, X_new.shape[1])
+    step = 1e-5
+    for number in range(X_new.shape[1]):
+        above, below = (
+            np.stack(of_two.predict(X_new + sign * step * np.eye(X_new.shape[1])[number], return_std=True))
+            for sign in (1.0, -1.0)
+        )
+        by_difference = (above - below) / (2.0 * step)
+        scale = of_two._scaling_y.scale
+        np.testing.assert_allclose(by_mean[:, :, number] / scale, by_difference[0] / scale, atol=1e-5)
+        if of_two.method_ != "iterative":  # whose nearest rows may change within a step
+            np.testing.assert_allclose(by_std[:, :, number] / scale, by_difference[1] / scale, atol=1e-5)
+    if of_two.method_ == "sparse":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        of_two.save_onnx(tmp_path / "model.onnx")
+        got = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"X": X_new})
+        np.testing.assert_allclose(got[0] / scale, mean / scale, atol=1e-8)
+        np.testing.assert_allclose(np.sqrt(got[1]) / scale, std / scale, atol=1e-8)
+
+
 def test_targets_that_do_not_go_together_are_refused(
     of_two: Model, data: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> None:
@@ -246,9 +274,6 @@ def test_targets_that_do_not_go_together_are_refused(
         of_two.fit(X, constant)
     with pytest.raises(ValueError, match="noise_variance is for one target, got 2"):
         of_two.fit(X, two_targets(X, y), noise_variance=variance)
-    for call in (lambda: of_two.predict_gradient(X), of_two.to_torch, lambda: of_two.save_onnx("model.onnx")):
-        with pytest.raises(ValueError, match="is for a model of one target, got one of 2"):
-            call()
     with pytest.raises(ValueError, match=r"fitted to 2 targets, got y of shape \(60,\)"):
         of_two.update(X, y)
     assert np.array_equal(of_two.predict(X), before)

@@ -199,19 +199,21 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     def predict_gradient(self, X: Any, noise: bool = True) -> tuple[FloatArray, FloatArray]:
         """Derivatives of predictive mean and standard deviation by the inputs, at the rows of X: [N, D] each.
 
-        They are those of what `predict(X, return_std=True, noise=noise)` returns, in the user's units. Where the
-        standard deviation is 0 its derivative is given as 0. Functions under a kernel with a kink (Matern12, ArcCosine
-        of order 0) have no derivative at the model's own points: there, what has none is left out.
+        Of T targets they are [N, T, D]. They are those of what `predict(X, return_std=True, noise=noise)` returns, in
+        the user's units. Where the standard deviation is 0 its derivative is given as 0. Functions under a
+        kernel with a kink (Matern12, ArcCosine of order 0) have no derivative at the model's own points: there, what
+        has none is left out.
         """
         inputs = self._new_inputs(X)
-        self._check_one_target("predict_gradient")
         found = prediction_gradients(self._posterior, _standardised(inputs, self._scaling_X))
         variance, by_mean, by_variance = (
             part.cpu().numpy() for part in (found.variance, found.mean_by_x, found.variance_by_x)
         )
         std = np.sqrt(variance + self.noise_variance_ if noise else variance)[:, None]
         by_std = np.divide(by_variance, 2.0 * std, out=np.zeros_like(by_variance), where=std > 0.0)
-        units = self._scaling_y.scale / self._scaling_X.scale
+        if by_mean.ndim == 3:
+            by_std = by_std[:, None]
+        units = np.asarray(self._scaling_y.scale)[..., None] / self._scaling_X.scale  # [1, D] or [T, D]
         return by_mean * units, by_std * units
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> FloatArray:
@@ -339,20 +341,19 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     def to_torch(self, *, noise: bool = True) -> TorchPosterior:
         """A torch module from inputs [..., D] to predictive mean and variance [...], with gradients by the inputs.
 
-        They are those of `predict`, in the user's units; with `noise=False`, those of the function without noise.
+        Of T targets both are [..., T]. They are those of `predict`, in the user's units; with `noise=False`, those of
+        the function without noise.
         """
         check_is_fitted(self, "_posterior")
-        self._check_one_target("to_torch")
         return TorchPosterior(self._posterior, self._scaling_X, self._scaling_y, noise)
 
     def save_onnx(self, path: str | os.PathLike[str], *, noise: bool = True) -> None:
         """Write a sparse GP as an ONNX graph from "X" [N, D] to "mean" [N] and "variance" [N], all in float64.
 
-        They are those of `predict`, in the user's units; with `noise=False`, those of the function without noise. Needs
-        the extra "onnx".
+        Of T targets both are [N, T]. They are those of `predict`, in the user's units; with `noise=False`, those of
+        the function without noise. Needs the extra "onnx".
         """
         check_is_fitted(self, "_posterior")
-        self._check_one_target("save_onnx")
         save_onnx(self, path, noise=noise)
 
     def _repr_html_inner(self) -> str:
@@ -478,10 +479,6 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             for number in range(count)
         ]
         return draws[0] if self._posterior.weights.ndim == 1 else np.stack(draws, axis=1)
-
-    def _check_one_target(self, what: str) -> None:
-        if self._posterior.weights.ndim > 1:
-            raise ValueError(f"{what} is for a model of one target, got one of {self._posterior.weights.shape[1]}")
 
     def _noise_of_rows(self, y: FloatArray, noise_variance: Any = None, sample_weight: Any = None) -> FloatArray:
         """The variance of the noise of new rows, learnt and known, in the user's units: [N], or [N, T]."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ def save_onnx(estimator: Regressor, path: str | os.PathLike[str], *, noise: bool
     check_output(path)
     graph = Graph()
     _predictions(graph, estimator, posterior, noise)
-    model = graph.model(estimator.n_features_in_)
+    model = graph.model(estimator.n_features_in_, posterior.weights.shape[1:])
     with replacing(path) as temporary:
         onnx.save(model, str(temporary))
 
@@ -86,13 +86,14 @@ class Graph:
         axes = self.constant([axis], np.int64)
         return self.apply("ReduceSum", values, axes, keepdims=int(keeps))
 
-    def model(self, n_inputs: int) -> Any:
-        """All of it, checked."""
+    def model(self, n_inputs: int, targets: Sequence[int]) -> Any:
+        """All of it, checked. `targets` is the number of them, if there are several."""
         import onnx
         from onnx import TensorProto, helper
 
+        shape: list[str | int] = ["N", *targets]
         X = helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["N", n_inputs])
-        outputs = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["N"]) for name in ("mean", "variance")]
+        outputs = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape) for name in ("mean", "variance")]
         graph = helper.make_graph(self.nodes, "sparse GP", [X], outputs, self.constants)
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="nearexact"
@@ -104,15 +105,17 @@ class Graph:
 def _predictions(graph: Graph, estimator: Regressor, posterior: SparsePosterior, noise: bool) -> None:
     """The values "mean" and "variance" from "X": the formulas of `SparsePosterior.predict`."""
     scaling_X, scaling_y = estimator._scaling_X, estimator._scaling_y
-    scale = float(scaling_y.scale)
+    scale = np.asarray(scaling_y.scale)  # of the target, or of each
     x = graph.scale(graph.apply("Sub", "X", scaling_X.shift), 1.0 / scaling_X.scale)
     K = _cross(graph, posterior.kernel, x, posterior.Z.cpu().numpy())  # [N, M]
     V = graph.apply("MatMul", K, _inverse(posterior.L).T)  # rows L⁻¹k
     U = graph.apply("MatMul", V, _inverse(posterior.L_B).T)
     mean = graph.apply("MatMul", V, posterior.weights.cpu().numpy() * scale)
-    graph.apply("Add", mean, float(scaling_y.shift), name="mean")
+    graph.apply("Add", mean, np.asarray(scaling_y.shift), name="mean")
     squares = [graph.sum_over(graph.apply("Mul", part, part), 1) for part in (V, U)]
     latent = graph.apply("Add", graph.apply("Sub", _diagonal(graph, posterior.kernel, x), squares[0]), squares[1])
+    if scale.ndim:
+        latent = graph.apply("Unsqueeze", latent, graph.constant([1], np.int64))
     variance = graph.apply("Mul", graph.apply("Max", latent, 0.0), scale**2)
     graph.apply("Add", variance, posterior.noise_variance * scale**2 if noise else 0.0, name="variance")
 

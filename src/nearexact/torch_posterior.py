@@ -17,7 +17,7 @@ Posterior = SparsePosterior | ExactPosterior | IterativePosterior
 
 
 class TorchPosterior(torch.nn.Module):
-    """Mean [...] and variance [...] at inputs X [..., D]: those of `predict`, in float64.
+    """Mean [...] and variance [...] at inputs X [..., D]: those of `predict`, in float64; of T targets [..., T].
 
     Its tensors are buffers, so that `to(device)` moves them; nothing in it is trained. `noise_variance` is that of a
     single observation, in the user's units; the variance that is returned has it in it if `noise` is true.
@@ -47,5 +47,7 @@ class TorchPosterior(torch.nn.Module):
         rows = (X.to(torch.float64).reshape(-1, len(shift_X)) - shift_X) / scale_X
         tensors: dict[str, Any] = {name: self.get_buffer(name) for name in self._names}
         mean, variance = replace(self._posterior, **tensors).differentiable(rows)
-        variance = variance * scale_y.square() + (noise_variance if self.noise else 0.0)
-        return (mean * scale_y + shift_y).reshape(X.shape[:-1]), variance.reshape(X.shape[:-1])
+        shape = (*X.shape[:-1], *scale_y.shape)
+        variance = variance.reshape(-1, *(1 for _ in scale_y.shape)) * scale_y.square()
+        variance = variance + (noise_variance if self.noise else 0.0)
+        return (mean * scale_y + shift_y).reshape(shape), variance.reshape(shape)
