@@ -12,7 +12,7 @@ import pandas as pd
 
 from nearexact.bench.analysis.points import KEY, tidy
 from nearexact.bench.analysis.results import Results, Size
-from nearexact.bench.store import COLUMNS, RunFolder, RunSpec, RunStatus
+from nearexact.bench.store import COLUMNS, NUMBERS, RunFolder, RunSpec, RunStatus
 
 N = 1000
 NOISE = -0.5 * N * (math.log(2.0 * math.pi) + 1.0)
@@ -22,11 +22,10 @@ MS = (10, 20, 50, 100, 200, 500)
 
 def points(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Points as the analysis takes them; what a row leaves out is a default."""
-    base = {"dataset": "a", "method": "sgpr", "seed": 0, "milestone": False, "status": "finished"}
+    base = {"dataset": "a", "method": "sgpr", "seed": 0, "milestone": False, "status": "finished", "over_budget": False}
     frame = pd.DataFrame([{**base, **row} for row in rows])
     frame = frame.reindex(columns=[*COLUMNS, *(name for name in frame if name not in COLUMNS)])
-    numbers = [name for name in COLUMNS if name not in ("dataset", "method", "seed", "milestone", "status")]
-    frame[numbers] = frame[numbers].astype(float)
+    frame[NUMBERS] = frame[NUMBERS].astype(float)
     return tidy(frame)
 
 

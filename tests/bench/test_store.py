@@ -39,6 +39,28 @@ def test_a_row_for_each_point_and_one_for_a_run_without(tmp_path: Path) -> None:
     assert frame["elbo"].isna().all()
 
 
+def test_labels_options_and_points_beyond_the_budget_are_columns(tmp_path: Path) -> None:
+    one = RunSpec("step", "rough", 0, 1.5, 9.0, options={"kernel": "matern32"}, reference="sgpr", base_method="sgpr")
+    folder = RunFolder(one.folder(tmp_path))
+    folder.prepare(one)
+    for elapsed in (1.0, 1.5, 1.6):
+        folder.append({"elapsed": elapsed})
+    made(tmp_path, 1, method="sgpr{max_inducing=5}")  # as written before there were base methods
+    frame = bench.load(tmp_path)
+    rough, other = (part for _, part in frame.groupby("method"))
+    assert rough["over_budget"].tolist() == [False, False, True]
+    assert set(rough["base_method"]) == {"sgpr"}
+    assert [json.loads(text) for text in rough["options"]] == [{"kernel": "matern32"}] * 3
+    assert other["base_method"].tolist() == ["sgpr"]
+    assert other["options"].tolist() == ["{}"]
+    assert frame["over_budget"].dtype == bool
+
+
+@pytest.mark.parametrize("label", ["sgpr", "sgpr{kernel=(se+linear),max_inducing=500}"])
+def test_a_label_is_the_name_of_its_folder(label: str, tmp_path: Path) -> None:
+    assert spec(method=label).folder(tmp_path).parent.name == label
+
+
 def test_an_empty_folder_is_an_empty_table(tmp_path: Path) -> None:
     frame = bench.load(tmp_path)
     assert len(frame) == 0
@@ -83,7 +105,9 @@ def test_the_lock_tells_who_is_alive(tmp_path: Path) -> None:
     assert folder.status() == RunStatus.INTERRUPTED
 
 
-@pytest.mark.parametrize("name", ["data/a b.csv:y", "../x.csv:y", "/abs/p.py:Class", "C:\\x.csv:y"])
+@pytest.mark.parametrize(
+    "name", ["data/a b.csv:y", "../x.csv:y", "/abs/p.py:Class", "C:\\x.csv:y", "x{a=" + 300 * "y" + "}"]
+)
 def test_paths_become_single_names_and_stay_different(name: str, tmp_path: Path) -> None:
     folder = spec(dataset=name).folder(tmp_path)
     assert folder.parent.parent.parent == tmp_path

@@ -77,7 +77,7 @@ _RUN_ENTRIES = {
     "data": ("an object with the whole numbers n_train and inputs", _is_size),
 }
 _SPEC_ENTRIES = {
-    **dict.fromkeys(("dataset", "method", "device"), _TEXT),
+    **dict.fromkeys(("dataset", "method", "device", "reference", "base_method"), _TEXT),
     **dict.fromkeys(("budget_seconds", "hard_limit_seconds"), _NUMBER),
     **dict.fromkeys(("memory_limit", "threads"), _WHOLE),
     "options": _OBJECT,

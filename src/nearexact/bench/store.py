@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import warnings
@@ -33,6 +34,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 
 from nearexact import files
+from nearexact.bench import method_labels
 from nearexact.bench.json_values import as_json_value, bounded, is_number, is_scalar, is_whole, parse_json
 from nearexact.bench.run_checks import check_spec, checked_run
 from nearexact.typing import FloatArray
@@ -43,6 +45,7 @@ PLAN = "experiment.json"  # the runs that were asked for, so that `bench status`
 FIDELITY = "fidelity.json"  # the comparison with the exact GP
 ASIDE = "aside-"  # and a number
 VERSION = 1  # of run.json; files without a number have this one
+LONGEST_NAME = 120  # characters of a folder's name; file systems allow 255
 TAIL_BYTES = 2**16  # of a trace, enough for its last line
 
 
@@ -66,8 +69,10 @@ ENDED_STATUSES = (*SUCCESSFUL_STATUSES, *FAILED_STATUSES)
 
 COLUMNS = (
     "dataset", "method", "seed", "elapsed", "predict_seconds", "m", "elbo", "upper_bound", "rmse", "nlpd",
-    "peak_memory_mb", "flops", "milestone", "status",
+    "peak_memory_mb", "flops", "milestone", "status", "base_method", "options", "over_budget",
 )  # fmt: skip
+NO_NUMBERS = ("dataset", "method", "seed", "milestone", "status", "base_method", "options", "over_budget")
+NUMBERS = [name for name in COLUMNS if name not in NO_NUMBERS]
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class RunSpec:
     """What a run is asked to do."""
 
     dataset: str
-    method: str
+    method: str  # its label, see `method_labels`
     seed: int
     budget_seconds: float
     hard_limit_seconds: float  # of wall-clock time, evaluation included
@@ -83,6 +88,8 @@ class RunSpec:
     device: str = "cpu"
     threads: int = 1
     options: dict[str, Any] = field(default_factory=dict)  # of the method
+    reference: str | None = None  # where the method comes from: a name or file.py:Class; None in old files: the label
+    base_method: str | None = None  # the method's name without options; None in old files
 
     def folder(self, results: Path) -> Path:
         """Where the run lives."""
@@ -90,14 +97,11 @@ class RunSpec:
 
 
 def as_name(text: str) -> str:
-    """Text that is a path as a name without slashes; a different path, a different name."""
-    if re.fullmatch(r"[\w.+-]+", text):
+    """Text that is a path as a name without slashes; a different path, a different name. Labels stay as they are."""
+    if re.fullmatch(r"[\w.+={},()-]+", text) and len(text) <= LONGEST_NAME:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(text).name)}-{digest}"
-
-
-NUMBERS = [name for name in COLUMNS if name not in ("dataset", "method", "seed", "milestone", "status")]
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(text).name)[:LONGEST_NAME]}-{digest}"
 
 
 class RunFolder:
@@ -330,9 +334,14 @@ def load_runs(folder: str | os.PathLike[str], recorded: Iterable[RunFolder]) -> 
         if spec is None:
             continue
         key = {name: spec[name] for name in ("dataset", "method", "seed")} | {"status": run.status().value}
+        key["base_method"] = spec.get("base_method") or method_labels.base_name(spec["method"])
+        key["options"] = json.dumps(spec.get("options") or {}, sort_keys=True)
+        budget = spec.get("budget_seconds") or math.inf
         points, torn = run.points()
         problems += torn
-        rows += [{**point.pop("info", {}), **point, **key} for point in points]
+        rows += [
+            {**point.pop("info", {}), **point, **key, "over_budget": point["elapsed"] > budget} for point in points
+        ]
         if not points:
             rows.append(key)
     for trace in sorted(Path(folder).rglob(TRACE)):
@@ -342,7 +351,8 @@ def load_runs(folder: str | os.PathLike[str], recorded: Iterable[RunFolder]) -> 
         warnings.warn("\n".join(problems), stacklevel=3)
     frame = pd.DataFrame(rows)
     frame = frame.reindex(columns=[*COLUMNS, *(name for name in frame.columns if name not in COLUMNS)])
-    frame["milestone"] = frame["milestone"].eq(True)
+    for name in ("milestone", "over_budget"):
+        frame[name] = frame[name].eq(True)
     frame[NUMBERS] = frame[NUMBERS].astype(float)
     return frame
 
