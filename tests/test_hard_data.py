@@ -91,11 +91,8 @@ BAD: dict[str, tuple[object, object, str]] = {
     "infinity in y": (GOOD_X, np.where(np.arange(20) == 3, -np.inf, GOOD_Y), "y contains infinity"),
     "X is a vector": (GOOD_X[:, 0], GOOD_Y, "Expected 2D array, got 1D array"),
     "X has three axes": (GOOD_X[None], GOOD_Y, "dim 3"),
-    "y is a matrix": (
-        GOOD_X,
-        np.column_stack([GOOD_Y, GOOD_Y]),
-        r"y should be a 1d array, got .* \(20, 2\)",
-    ),
+    "y has three axes": (GOOD_X, GOOD_Y[:, None, None], "dim 3"),
+    "y has no columns": (GOOD_X, np.empty((20, 0)), "0 feature"),
     "text in X": ([["a", 1.0], ["b", 2.0]], [1.0, 2.0], "could not convert string to float"),
     "text in y": (GOOD_X[:2], ["a", "b"], "could not convert string to float"),
     "no rows": (np.empty((0, 3)), np.empty(0), "0 sample"),
