@@ -25,22 +25,24 @@ from tests.tensors import Allocations
 
 
 @pytest.mark.parametrize(
-    ("n", "max_inducing", "expected"),
+    ("n", "max_inducing", "expected", "last"),
     [
-        (5, 10_000, [5]),
-        (12, 10_000, [12]),
-        (12, 4, [4]),
-        (13, 10_000, [10]),
-        (200, 10_000, [10, 20, 50, 100]),
-        (200, 60, [10, 20, 50, 60]),
-        (200, 7, [7]),
-        (200, 50, [10, 20, 50]),
-        (10**6, 10_000, [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000]),
-        (10**6, 3000, [10, 20, 50, 100, 200, 500, 1000, 2000, 3000]),
+        (5, 10_000, [5], 5),
+        (12, 10_000, [12], 12),
+        (12, 4, [4], 4),
+        (13, 10_000, [10], 13),
+        (200, 10_000, [10, 20, 50, 100], 200),
+        (200, 180, [10, 20, 50, 100], 180),
+        (200, 60, [10, 20, 50, 60], 60),
+        (200, 7, [7], 7),
+        (200, 50, [10, 20, 50], 50),
+        (10**6, 10_000, [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000], 10_000),
+        (10**6, 3000, [10, 20, 50, 100, 200, 500, 1000, 2000, 3000], 3000),
     ],
 )
-def test_schedule(n: int, max_inducing: int, expected: list[int]) -> None:
+def test_schedule(n: int, max_inducing: int, expected: list[int], last: int) -> None:
     assert inducing_schedule(n, max_inducing) == expected
+    assert inducing_schedule(n, max_inducing, to_all=True) == [*(m for m in expected if m < last), last]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,7 @@ def test_schedule(n: int, max_inducing: int, expected: list[int]) -> None:
 )
 def test_when_max_inducing_is_to_blame(n: int, max_inducing: int, early: bool) -> None:
     assert ends_early(n, max_inducing) is early
+    assert ends_early(n, max_inducing, to_all=True) is (max_inducing < n)
 
 
 @pytest.mark.parametrize(("procedure", "bound"), [("paper", "elbo"), ("robust", "elbo"), ("robust", "tight")])

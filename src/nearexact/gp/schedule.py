@@ -6,21 +6,23 @@ SCHEDULE = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 LARGEST_SHARE = 0.8  # of N; beyond this M, exact GP regression costs no more
 
 
-def inducing_schedule(n: int, max_inducing: int) -> list[int]:
+def inducing_schedule(n: int, max_inducing: int, *, to_all: bool = False) -> list[int]:
     """The M to go through: 10, 20, 50, … up to 0.8 N, and up to `max_inducing`, which is the last one if it is reached.
 
-    Where N is too small even for the first, all points are taken.
+    With `to_all` the last one is N instead, where the sparse GP is the exact one. Where N is too small even for the
+    first, all points are taken.
     """
     largest = int(LARGEST_SHARE * n)
+    last = min(n, max_inducing)
     if largest < SCHEDULE[0]:
-        return [min(n, max_inducing)]
+        return [last]
     sizes = [m for m in SCHEDULE if m <= min(largest, max_inducing)]
-    return [*sizes, max_inducing] if max_inducing <= largest and max_inducing not in sizes else sizes
+    return [*sizes, last] if last not in sizes and (to_all or max_inducing <= largest) else sizes
 
 
-def ends_early(n: int, max_inducing: int) -> bool:
+def ends_early(n: int, max_inducing: int, *, to_all: bool = False) -> bool:
     """Whether without `max_inducing` M would grow further."""
     largest = int(LARGEST_SHARE * n)
-    if largest < SCHEDULE[0]:
+    if to_all or largest < SCHEDULE[0]:
         return max_inducing < n
     return any(max_inducing < m <= largest for m in SCHEDULE) or max_inducing == SCHEDULE[-1] < largest

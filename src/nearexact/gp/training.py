@@ -109,8 +109,9 @@ class Training:
         n, n_features = len(self.X), self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
         memory = memory_budget(memory_limit, self.X.device)
         self.budget = Budget(self.layout.kernel, n, n_features, memory=memory, time_limit=time_limit, clock=clock)
-        self.schedule = inducing_schedule(n, max_inducing)
-        self.capped = ends_early(n, max_inducing)
+        to_all = procedure == "robust"  # the paper's ends at 0.8 N
+        self.schedule = inducing_schedule(n, max_inducing, to_all=to_all)
+        self.capped = ends_early(n, max_inducing, to_all=to_all)
         self.noise_only = noise_only(self.y, self.row_noise, numerics.floor)
         self.history: list[Stage] = []
         self.flops = 0.0
@@ -253,7 +254,7 @@ class Training:
                 best = result
         if len(failures) == len(starts) and self.best is held:
             raise failures[-1]
-        if self.best.lower_bound > best.candidate.lower_bound:  # a start may fail late
+        if failures and self.best.lower_bound > best.candidate.lower_bound:  # a start may fail late
             return Result(self.best, StageEnd.FAILED, StageEnd.FAILED)
         return best
 
