@@ -6,12 +6,13 @@ import itertools
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import NumericalError, Progress, Stage, Training, gpr_objective, sgpr_objective
+from nearexact.gp import ExactObjective, NumericalError, Progress, Stage, Training, gpr_objective, sgpr_objective
 from nearexact.gp.inducing import select
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import ends_early, inducing_schedule
@@ -407,3 +408,23 @@ def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -
     X, y = standardised(30)
     with pytest.raises(ValueError, match=message):
         Training(SquaredExponential(), X, y, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("procedure", ["paper", "robust"])
+def test_a_list_of_m_is_gone_through_to_its_end_and_with_all_points_the_bounds_meet(procedure: str) -> None:
+    X, y = regression(60)
+    training = Training(SquaredExponential(), X, y, procedure=procedure, inducing=[2, 7, 60], seed=0)
+    training.run()
+    assert [stage.scheduled_m for stage in training.history] == [2, 7, 60]
+    assert training.history[-1].ended == "schedule"
+    last = training.history[-1]
+    exact = ExactObjective(last.kernel, last.noise_variance, X, y).factorise(last.kernel, last.noise_variance).lml
+    assert last.elbo == pytest.approx(exact, abs=1e-4)
+    assert last.upper_bound == pytest.approx(exact, abs=1e-4)
+
+
+@pytest.mark.parametrize("wrong", [[], [3, 2], [2, 2], [0, 1], [61], [1.5], [True, 3], "12", 5])
+def test_a_wrong_list_of_m_is_explained(wrong: Any) -> None:
+    X, y = regression(60)
+    with pytest.raises(ValueError, match=r"growing whole numbers from 1 to the number of rows, 60, got"):
+        Training(SquaredExponential(), X, y, inducing=wrong)

@@ -16,6 +16,7 @@ from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
 from nearexact.gp.exact import ExactObjective, exact_memory
+from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
@@ -101,7 +102,7 @@ class ExactTraining:
         )
         self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self._best_gradient: FloatArray | None = None
-        self._flops = 0.0
+        self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
         self._started, self._evaluations, self._recorded = 0.0, 0, False
         self._evaluation_seconds = 0.0
@@ -115,7 +116,7 @@ class ExactTraining:
 
     @property
     def flops(self) -> float:
-        """Floating point operations so far, by formula: Cholesky factors and inverses only."""
+        """Floating point operations so far, by formula (flops.py)."""
         return self._flops + self.search.flops
 
     def run(self) -> None:
@@ -241,7 +242,7 @@ class ExactTraining:
         value, gradient = self.objective(theta)
         self._evaluation_seconds = self.timer.seconds() - started
         self._evaluations += 1
-        self._flops += 1.0 * self.n**3  # Cholesky factor and inverse
+        self._flops += exact_flops(self.n, self._n_features)
         if -value > self.best_lml:
             self.best_theta, self.best_lml, self._model = np.array(theta), -value, None
             self._best_gradient = np.array(gradient)  # of what is minimised

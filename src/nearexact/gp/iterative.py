@@ -38,6 +38,13 @@ from nearexact.gp.block_cg import BlockSolution, NotConvergedError
 from nearexact.gp.bounds import Interval, LikelihoodBounds, likelihood
 from nearexact.gp.column_solver import MOST_ITERATIONS, ColumnSolver
 from nearexact.gp.factorisation import Factorisation
+from nearexact.gp.flops import (
+    feature_count,
+    kernel_gradient_flops,
+    solving_flops,
+    sparse_flops,
+    sparse_gradient_flops,
+)
 from nearexact.gp.linalg import as_columns, congruence, dot
 from nearexact.gp.noise_derivative import weighted_gram
 from nearexact.gp.parameters import ParameterLayout
@@ -133,6 +140,7 @@ class IterativeObjective:
         self.tolerance, self.most_iterations, self.check = tolerance, most_iterations, check
         self.product = StoredKernel(self.X, self.sparse.spare_memory)
         self.flops, self.timing, self.clock = 0.0, Timing(), clock
+        self._n_features = feature_count(self.layout.kernel, self.X)
         self._in_full = in_full
         self._draw(probes, seed)
 
@@ -176,7 +184,8 @@ class IterativeObjective:
         W = (B_inv_G / s).addmm_(VB.T, VB, alpha=-1.0 / p)  # B⁻¹G/s − mean (Vb)(Vb)ᵀ  [M, M]
         f.cross.add_adjoint(f.features_Z, congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(0.5 * targets))
         add_to(gradients, f.cross.gradients())
-        self.flops += 3.0 * f.n * len(f.Z) ** 2
+        n, m = f.n, len(f.Z)
+        self.flops += sparse_gradient_flops(n, m, self._n_features) + kernel_gradient_flops(n, n, self._n_features)
         self.timing.seconds = self.clock() - started
         return estimate, gradients, by_noise
 
@@ -231,7 +240,14 @@ class IterativeObjective:
             factorisation=f,
         )
         n, m, c = f.n, len(f.Z), probes.shape[1] + count
-        self.flops += 2.0 * n * m**2 + solution.iterations * c * (2.0 * n**2 + 4.0 * n * m)
+        self.flops += sparse_flops(n, m, self._n_features) + solving_flops(
+            n,
+            m,
+            self._n_features,
+            columns=c,
+            iterations=solution.iterations,
+            stored=self.product.storage is not Storage.NONE,
+        )
         return estimate, scaled_rows(solution.columns[:, count:], f.scales), B
 
     def _by_noise(self, f: Factorisation, v: Tensor, A: Tensor, B: Tensor, B_inv_G: Tensor) -> float:

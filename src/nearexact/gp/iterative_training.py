@@ -22,6 +22,7 @@ from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer, held_memory
 from nearexact.gp.exact import ExactObjective, exact_memory, factorisation_seconds
+from nearexact.gp.flops import cholesky_flops, feature_count, kernel_flops, selection_flops, sparse_flops
 from nearexact.gp.inducing import select
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, product_operations, product_seconds
@@ -68,7 +69,7 @@ class IterativeTraining:
 
     `max_inducing` bounds the preconditioner. With `factorises` the model in the end is that of one Cholesky factor at
     the θ that was found, where memory and time allow it: likelihood and variances are then exact too. `flops` counts
-    floating point operations by formula.
+    floating point operations by formula (flops.py).
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class IterativeTraining:
         self._best: HeldModel | None = None
         self._objective: IterativeObjective | None = None
         self._cost: EvaluationCost | None = None
+        self._n_features = feature_count(self.layout.kernel, self.X)
         self._flops, self._started, self._evaluations, self._restarts = 0.0, 0.0, 0, 0
         self._tried = 0  # points of the present climb
         self._gain = math.nan  # of the last climb in nats, once it has come to its end
@@ -304,7 +306,7 @@ class IterativeTraining:
                     kernel, noise_variance, self.X, self.y, row_noise=self.row_noise, numerics=self.numerics
                 )
                 self._best = best.factorised(exact.factorise(kernel, noise_variance))
-                self._flops += self.n**3 / 3.0
+                self._flops += cholesky_flops(self.n) + kernel_flops(self.n, self.n, self._n_features)
                 return
             except NumericalError as error:
                 logger.info("no Cholesky factor at the end: %s", error)
@@ -352,7 +354,7 @@ class IterativeTraining:
         """Rows that are to be inducing points."""
         kernel, seed = self.layout.unpack(theta)[0], int(self._random.integers(2**31))
         rows = select(kernel, self.X, m, seed=seed, between_blocks=self.timer.check, numerics=self.numerics).indices
-        self._flops += 1.0 * len(rows) ** 2 * self.n
+        self._flops += selection_flops(self.n, len(rows), self._n_features)
         return torch.from_numpy(rows).to(self.X.device)
 
     def _sparse(self, theta: FloatArray, m: int) -> HeldModel:
@@ -369,7 +371,7 @@ class IterativeTraining:
             memory_limit=self.memory,
             numerics=self.numerics,
         )
-        self._flops += 2.0 * len(Z) ** 2 * self.n
+        self._flops += sparse_flops(self.n, len(Z), self._n_features)
         try:
             return HeldModel.sparse(theta, objective.factorise(kernel, noise_variance, residuals=True))
         except NumericalError as error:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
 SCHEDULE = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 LARGEST_SHARE = 0.8  # of N; beyond this M, exact GP regression costs no more
 
@@ -26,3 +31,12 @@ def ends_early(n: int, max_inducing: int, *, to_all: bool = False) -> bool:
     if to_all or largest < SCHEDULE[0]:
         return max_inducing < n
     return any(max_inducing < m <= largest for m in SCHEDULE) or max_inducing == SCHEDULE[-1] < largest
+
+
+def checked_schedule(sizes: Sequence[int], n: int) -> list[int]:
+    """A user's own list of M, from 1 to n and each larger than the one before; ValueError if it is not that."""
+    given = list(sizes) if isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str) else []
+    whole = all(isinstance(m, (int, np.integer)) and not isinstance(m, bool) for m in given)
+    if not given or not whole or given[0] < 1 or given[-1] > n or any(a >= b for a, b in pairwise(given)):
+        raise ValueError(f"inducing must be growing whole numbers from 1 to the number of rows, {n}, got {sizes!r}")
+    return [int(m) for m in given]

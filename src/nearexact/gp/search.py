@@ -26,6 +26,7 @@ from nearexact.evidence import Evidence
 from nearexact.gp.budget import Timer
 from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
+from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.row_noise import RowNoise, check_noise, noise_of
@@ -119,7 +120,7 @@ class Search:
         self.numerics, self.on_round = numerics, on_round
         self.timer = Timer(time_limit, clock)
         self.rounds: list[Round] = []
-        self.flops = 0.0
+        self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.X)
         self._random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
         self.start = None if start is None else self.layout.pack(self.layout.check(start[0]), start[1])
@@ -174,7 +175,7 @@ class Search:
             matrix = second_derivatives(objective, LogCoordinates.from_theta(theta)) / rows
         except NumericalError:
             return None
-        self.flops += 1.0 * (len(theta) + 1) * rows**3
+        self.flops += (len(theta) + 1) * exact_flops(rows, self._n_features)
         return positive(matrix, LEAST) if np.isfinite(matrix).all() else None
 
     def gain_per_row(self, theta: FloatArray) -> float:
@@ -224,7 +225,7 @@ class Search:
             curvature=None if curvature is None else len(objective.y) * curvature,
             clock=self.timer.clock,
         )
-        self.flops += 1.0 * optimum.evaluations * len(objective.y) ** 3  # Cholesky factor and inverse
+        self.flops += optimum.evaluations * exact_flops(len(objective.y), self._n_features)
         return optimum
 
     def _first_starts(self) -> Iterator[_Start]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,13 +28,14 @@ from nearexact.gp.budget import Budget, TimeIsUpError
 from nearexact.gp.candidates import Candidate, Model, Result, Tally, complete
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
+from nearexact.gp.flops import feature_count, selection_flops, sparse_flops, sparse_gradient_flops
 from nearexact.gp.inducing import select
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.row_noise import RowNoise, check_noise, noise_only
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
-from nearexact.gp.schedule import SCHEDULE, ends_early, inducing_schedule
+from nearexact.gp.schedule import SCHEDULE, checked_schedule, ends_early, inducing_schedule
 from nearexact.gp.search import Round, Search
 from nearexact.gp.sparse import SparseObjective, is_tight
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
@@ -62,10 +63,11 @@ class Training:
     """One training run. `run` does it; after an exception in it, Ctrl-C for example, the best model is still there.
 
     `bound` is what is maximised: "elbo", or "tight" for the tighter collapsed bound, with the same predictions at the
-    same θ. `time_limit` (seconds) and `memory_limit` bound the run, `search_limit` (seconds; by default a share of the
-    time limit) what its search for θ may take, which tries `start` first; `clock` tells the seconds. `on_step` is
-    called after each step of the optimiser and `on_stage` after each M, with the model that it gave; a reason that the
-    latter returns ends the training. `flops` counts floating point operations by formula, sweeps over the data only.
+    same θ. `inducing` is a list of M to go through in the place of the usual schedule, up to N; every one of them is
+    done, also where further points are copies. `time_limit` (seconds) and `memory_limit` bound the run, `search_limit`
+    (seconds; by default a share of the time limit) what its search for θ may take, which tries `start` first; `clock`
+    tells the seconds. `on_step` is called after each step of the optimiser and `on_stage` after each M, with the model
+    that it gave; a reason that the latter returns ends the training. `flops` counts floating point operations by formula (flops.py).
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Training:
         procedure: str = "robust",
         bound: str = "elbo",
         max_inducing: int = SCHEDULE[-1],
+        inducing: Sequence[int] | None = None,
         time_limit: float = math.inf,
         search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
@@ -106,12 +109,15 @@ class Training:
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
         self.procedure = procedure
-        n, n_features = len(self.X), self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
+        n, self.n_features = len(self.X), feature_count(self.layout.kernel, self.X)
         memory = memory_budget(memory_limit, self.X.device)
-        self.budget = Budget(self.layout.kernel, n, n_features, memory=memory, time_limit=time_limit, clock=clock)
+        self.budget = Budget(self.layout.kernel, n, self.n_features, memory=memory, time_limit=time_limit, clock=clock)
         to_all = procedure == "robust"  # the paper's ends at 0.8 N
-        self.schedule = inducing_schedule(n, max_inducing, to_all=to_all)
-        self.capped = ends_early(n, max_inducing, to_all=to_all)
+        self.given_schedule = inducing is not None
+        self.schedule = (
+            inducing_schedule(n, max_inducing, to_all=to_all) if inducing is None else checked_schedule(inducing, n)
+        )
+        self.capped = inducing is None and ends_early(n, max_inducing, to_all=to_all)
         self.noise_only = noise_only(self.y, self.row_noise, numerics.floor)
         self.history: list[Stage] = []
         self.flops = 0.0
@@ -232,7 +238,7 @@ class Training:
             return None
         model = self._record(result)
         reason = None if self.on_stage is None else self.on_stage(self.history[-1], model.posterior)
-        if reason is None and self._stage.exhausted and self.procedure == "robust":
+        if reason is None and self._stage.exhausted and self.procedure == "robust" and not self.given_schedule:
             return TrainingEnd.NO_VARIANCE_LEFT
         return reason
 
@@ -306,14 +312,14 @@ class Training:
 
     def _optimise(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> FloatArray:
         """The best θ that L-BFGS finds for these points."""
-        m = len(rows)
+        n, m, features = len(self.X), len(rows), self.n_features
         self.budget.require(self.budget.evaluation_seconds(m) + self.budget.sweep.predicted(m))
 
         def evaluate(at: FloatArray) -> tuple[float, FloatArray]:
             with self.budget.measuring(self.budget.evaluation, m):
                 value, gradient = objective(at)
             self._stage.evaluations += 1
-            self.flops += (6.0 if self.tight else 5.0) * m**2 * len(self.X)  # solve, VVᵀ, a product and another solve
+            self.flops += sparse_flops(n, m, features) + sparse_gradient_flops(n, m, features, tight=self.tight)
             self._offer(Candidate(rows, at.copy(), -value))
             return value, gradient
 
@@ -349,7 +355,7 @@ class Training:
                 value = factors.log_likelihood
             model = Model(factors.posterior(), factors.bounds, factors.jitter)
         self._stage.evaluations += 1
-        self.flops += 2.0 * len(rows) ** 2 * len(self.X)
+        self.flops += sparse_flops(len(self.X), len(rows), self.n_features)
         candidate = Candidate(rows, theta, value if math.isfinite(value) else -math.inf, model)
         self._offer(candidate)
         return candidate
@@ -363,7 +369,7 @@ class Training:
             rows = select(
                 kernel, self.X, m, seed=seed, start=start, between_blocks=self.budget.check, numerics=self.numerics
             ).indices
-        self.flops += 1.0 * len(rows) ** 2 * len(self.X)
+        self.flops += selection_flops(len(self.X), len(rows), self.n_features)
         self._stage.exhausted &= len(rows) < m
         if self.procedure == "paper" and len(rows) < m:  # what is left is rounding noise: any rows are as good
             others = np.setdiff1d(np.arange(len(self.X)), rows)
