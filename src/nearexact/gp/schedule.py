@@ -33,10 +33,12 @@ def ends_early(n: int, max_inducing: int, *, to_all: bool = False) -> bool:
     return any(max_inducing < m <= largest for m in SCHEDULE) or max_inducing == SCHEDULE[-1] < largest
 
 
-def checked_schedule(sizes: Sequence[int], n: int) -> list[int]:
+def checked_schedule(sizes: Sequence[int], n: int | None = None) -> list[int]:
     """A user's own list of M, from 1 to n and each larger than the one before; ValueError if it is not that."""
     given = list(sizes) if isinstance(sizes, (Sequence, np.ndarray)) and not isinstance(sizes, str) else []
     whole = all(isinstance(m, (int, np.integer)) and not isinstance(m, bool) for m in given)
-    if not given or not whole or given[0] < 1 or given[-1] > n or any(a >= b for a, b in pairwise(given)):
-        raise ValueError(f"inducing must be growing whole numbers from 1 to the number of rows, {n}, got {sizes!r}")
+    growing = bool(given) and whole and given[0] >= 1 and all(a < b for a, b in pairwise(given))
+    if not growing or (n is not None and given[-1] > n):
+        last = "" if n is None else f", {n}"
+        raise ValueError(f"inducing must be growing whole numbers from 1 to the number of rows{last}, got {sizes!r}")
     return [int(m) for m in given]

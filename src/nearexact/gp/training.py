@@ -67,7 +67,8 @@ class Training:
     done, also where further points are copies. `time_limit` (seconds) and `memory_limit` bound the run, `search_limit`
     (seconds; by default a share of the time limit) what its search for θ may take, which tries `start` first; `clock`
     tells the seconds. `on_step` is called after each step of the optimiser and `on_stage` after each M, with the model
-    that it gave; a reason that the latter returns ends the training. `flops` counts floating point operations by formula (flops.py).
+    that it gave; a reason that the latter returns ends the training. `flops` counts floating point operations, by
+    formula (flops.py).
     """
 
     def __init__(

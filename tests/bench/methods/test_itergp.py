@@ -18,6 +18,7 @@ from nearexact.bench.methods import itergp, kernel_matrix
 from nearexact.bench.protocol import BudgetExhausted
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
+from nearexact.kernels.names import named_kernel
 from tests.bench.helpers import Notes, task
 
 KERNEL, NOISE = SquaredExponential([1.5] * 10, 0.8), 0.3
@@ -49,6 +50,41 @@ def test_the_estimate_and_its_gradient_are_those_of_the_exact_gp(memory: int, pr
     assert estimate[2] == pytest.approx(by_noise, abs=0.03 * abs(by_noise) + 1.0)
     for name, gradient in by_parameter.items():
         np.testing.assert_allclose(estimate[1][name], gradient, rtol=0.03, atol=1.0)
+
+
+@pytest.mark.parametrize("name", ["matern12", "arccosine1", "matern32+linear"])
+def test_other_kernels_have_the_exact_estimate_and_gradient_too(name: str) -> None:
+    data, kernel = load_split("diabetes", 0), named_kernel(name).for_inputs(10)
+    X, y = torch.tensor(data.X_train[:150]), torch.tensor(data.y_train[:150])
+    matrix = kernel_matrix.Products(X, kernel, PLENTY)
+    tight = {"cg_tolerance": 1e-5, "num_trace_samples": 600, "max_lanczos_quadrature_iterations": 60}
+    with settings(max_preconditioner_size=40, **tight):
+        estimate = itergp._estimate(matrix, kernel, NOISE, y, seed=0)
+    lml, by_parameter, by_noise = gpr_objective(kernel, NOISE, X, y).value_and_gradient(kernel, NOISE)
+    assert estimate[0] == pytest.approx(lml, rel=2e-3)
+    assert estimate[2] == pytest.approx(by_noise, abs=0.03 * abs(by_noise) + 1.0)
+    for parameter, gradient in by_parameter.items():
+        np.testing.assert_allclose(estimate[1][parameter], gradient, rtol=0.03, atol=0.5)
+
+
+@pytest.mark.parametrize("name", ["se", "matern12", "se*linear"])
+def test_single_entries_and_their_derivatives_are_those_of_the_matrix(name: str) -> None:
+    X = torch.tensor(load_split("diabetes", 0).X_train[:30])
+    kernel = named_kernel(name).for_inputs(10)
+    matrix = kernel_matrix.Products(X, kernel, PLENTY)
+    matrix.prepare(kernel)
+    leaves = [torch.tensor(value).requires_grad_(True) for value in kernel.parameters.values()]
+    rows, columns = torch.tensor([[3], [5], [3]]), torch.tensor([[0, 5, 7, 7]])
+    entries = kernel_matrix.KernelMatrix(*leaves, products=matrix)._get_indices(*torch.broadcast_tensors(rows, columns))
+    np.testing.assert_allclose(entries.detach(), kernel(X.numpy())[rows.numpy(), columns.numpy()], rtol=1e-12)
+    weights = torch.arange(1.0, 13.0, dtype=torch.float64).view(3, 4)
+    found = torch.autograd.grad((weights * entries).sum(), leaves)
+    K_bar = torch.zeros(30, 30, dtype=torch.float64)
+    K_bar.index_put_(torch.broadcast_tensors(rows, columns), weights, accumulate=True)
+    features = kernel.features(X, X.mean(0))
+    expected = kernel.cross_vjp(features, features, K_bar)
+    for (parameter, gradient), value in zip(expected.items(), found, strict=True):
+        np.testing.assert_allclose(value, gradient, rtol=1e-9, atol=1e-12, err_msg=parameter)
 
 
 def test_a_seed_gives_the_same_estimate_again_and_the_random_state_is_left_alone() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from nearexact.bench import methods
 from nearexact.bench.datasets import Split, load_split, split
-from nearexact.bench.methods.svgp import VariationalGP
-from nearexact.gp import sgpr_objective
+from nearexact.bench.methods.svgp import MOST_RETURNS, VariationalGP, WayBack
+from nearexact.gp import NumericalError, sgpr_objective
 from nearexact.kernels import SquaredExponential
 from tests.bench.helpers import Notes, task
 
@@ -85,3 +87,61 @@ def test_it_starts_as_the_paper_says() -> None:
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ValueError, match="batch_size must be a whole number"):
         methods.create("svgp", {"batch_size": 0})
+
+
+def test_steps_that_lead_nowhere_are_undone_with_a_smaller_learning_rate() -> None:
+    """A learning rate so large that the squares of the first parameters overflow, until it has been halved enough."""
+
+    class Evaluated(Notes):
+        def __call__(self, predict: Any, **given: Any) -> None:
+            super().__call__(predict, **{**given, "elbo": given["elbo"]()})
+
+    data, notes = smooth_split(), Evaluated()
+    problem = task("step", X_train=data.X_train, y_train=data.y_train, n_test=len(data.y_test))
+    options = {"num_inducing": 10, "learning_rate": 1e155, "max_steps": 8, "scheduler": False}
+    methods.create("svgp", options).run(problem, notes)
+    last = notes.calls[-1]
+    assert last["returns"] == last["step"] - 1 > 0  # one step after all that were undone
+    assert last["learning_rate"] == 1e155 * 0.5 ** last["returns"]
+    assert np.isfinite(last["elbo"])
+
+
+def test_going_back_restores_parameters_and_moments_and_has_an_end() -> None:
+    model = VariationalGP(torch.arange(4.0, dtype=torch.float64)[:, None])
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    X = torch.linspace(0.0, 3.0, 20, dtype=torch.float64)[:, None]
+
+    def step() -> None:
+        optimiser.zero_grad()
+        model.loss(X, X[:, 0].sin(), 20).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+
+    step()
+    way_back = WayBack(model, optimiser)
+    error = NumericalError("nothing finite here")
+    with pytest.raises(NumericalError, match="nothing finite"):
+        way_back.take(error)  # nothing is kept yet
+    way_back.keep()
+    before = [p.detach().clone() for p in model.parameters()]
+    step()
+    after = [p.detach().clone() for p in model.parameters()]
+    way_back.take(error)
+    assert all(torch.equal(p, value) for p, value in zip(model.parameters(), before, strict=True))
+    optimiser.param_groups[0]["lr"] = 0.1
+    step()  # as if nothing had happened
+    assert all(torch.allclose(p, value) for p, value in zip(model.parameters(), after, strict=True))
+    for _ in range(MOST_RETURNS - 1):  # one was taken above
+        way_back.take(error)
+    with pytest.raises(NumericalError, match="nothing finite"):
+        way_back.take(error)
+
+
+def test_the_first_jitter_is_on_the_diagonal_and_the_ladder_goes_on_from_there() -> None:
+    """Two inducing points that are the same: K_ZZ is singular, and the jitter decides what is computed."""
+    Z = torch.tensor([[0.0], [0.0], [1.0]], dtype=torch.float64)
+    model = VariationalGP(Z)
+    X = torch.linspace(-1.0, 2.0, 30, dtype=torch.float64)[:, None]
+    y = X[:, 0].sin()
+    assert model.variational_strategy.jitter_val == 1e-10
+    twice, once = model.elbo(X, y), VariationalGP(Z[1:]).elbo(X, y)
+    assert twice == pytest.approx(once, rel=1e-4)

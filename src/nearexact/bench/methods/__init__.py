@@ -36,6 +36,7 @@ BUILT_IN: Mapping[str, Callable[..., Method]] = {
     "gpr-iterative": _in("gpr_iterative", "IterativeGPR"),
     "nearexact": _in("auto", "NearExact"),
     "itergp": _in("itergp", "IterGP"),
+    "itergp-paper": _in("itergp_paper", "PaperIterGP"),
     "svgp": _in("svgp", "SVGP"),
     "fitc": _in("fitc", "FITC"),
     "linear": _in("linear", "Linear"),

@@ -14,14 +14,15 @@ import torch
 
 from nearexact.bench.methods.gpr import GPR
 from nearexact.bench.methods.gpr_iterative import IterativeGPR
+from nearexact.bench.methods.kernel_option import DEFAULT, kernel_name
 from nearexact.bench.methods.sgpr import SGPR
 from nearexact.bench.protocol import Method, Report, Task
 from nearexact.gp import ExactObjective, ExactPosterior, SparsePosterior
 from nearexact.gp.exact import exact_fits
 from nearexact.gp.iterative_cost import iterative_fits
 from nearexact.gp.schedule import SCHEDULE
-from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel, as_kernel
+from nearexact.kernels.names import named_kernel
 
 
 class NearExact:
@@ -32,15 +33,15 @@ class NearExact:
 
     name = "nearexact"
 
-    def __init__(self, max_inducing: int = SCHEDULE[-1]) -> None:
-        self.max_inducing = max_inducing
+    def __init__(self, max_inducing: int = SCHEDULE[-1], kernel: str = DEFAULT) -> None:
+        self.max_inducing, self.kernel = max_inducing, kernel_name(kernel)
 
     def run(self, task: Task, report: Report) -> None:
         method_ = self.way(task)
         methods: dict[str, Method] = {
-            "cholesky": GPR(),
-            "iterative": IterativeGPR(),
-            "sparse": SGPR(max_inducing=self.max_inducing, ends_near_exact=True),
+            "cholesky": GPR(self.kernel),
+            "iterative": IterativeGPR(self.kernel),
+            "sparse": SGPR(max_inducing=self.max_inducing, kernel=self.kernel, ends_near_exact=True),
         }
 
         def with_bound(predict: Any, *, elbo: Any = None, **values: Any) -> None:
@@ -53,7 +54,7 @@ class NearExact:
     def way(self, task: Task) -> str:
         """The estimator's `method_`: another way to train is another answer here, and another entry above."""
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
-        kernel = as_kernel(SquaredExponential(), X.shape[1])
+        kernel = as_kernel(named_kernel(self.kernel), X.shape[1])
         if exact_fits(kernel, X, y, task.budget_seconds, task.memory_limit):
             return "cholesky"
         return "iterative" if iterative_fits(kernel, X, task.budget_seconds, task.memory_limit) else "sparse"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nearexact.bench.methods.kernel_option import DEFAULT
 from nearexact.bench.methods.sgpr import SGPR
 from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.schedule import SCHEDULE
@@ -13,5 +14,5 @@ class FITC(SGPR):
     name = "fitc"
     objective = FitcObjective
 
-    def __init__(self, max_inducing: int = SCHEDULE[-1]) -> None:
-        super().__init__(max_inducing=max_inducing)
+    def __init__(self, max_inducing: int = SCHEDULE[-1], kernel: str = DEFAULT) -> None:
+        super().__init__(max_inducing=max_inducing, kernel=kernel)

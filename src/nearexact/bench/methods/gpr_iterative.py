@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from nearexact.bench.methods.kernel_option import DEFAULT, kernel_name
 from nearexact.bench.methods.sgpr import Predictor, common_to_stages, training_data
 from nearexact.bench.protocol import Report, Task
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.gp import ExactPosterior, Progress, SparsePosterior, Stage
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
-from nearexact.kernels import SquaredExponential
+from nearexact.kernels.names import named_kernel
 
 
 class IterativeGPR:
     """The training procedure of `GPRegressor(method="iterative")`. What it reports as `elbo` is an estimate."""
 
     name = "gpr-iterative"
+
+    def __init__(self, kernel: str = DEFAULT) -> None:
+        self.kernel = kernel_name(kernel)
 
     def run(self, task: Task, report: Report) -> None:
         clock = TrainingClock()
@@ -28,14 +32,14 @@ class IterativeGPR:
                 report(predict, flops=training.flops, **values, **predict.hyperparameters())
 
         def after_step(progress: Progress) -> None:
-            reported(Predictor(progress.posterior), elbo=progress.objective, preconditioner_m=progress.m)
+            reported(Predictor(progress.posterior, self.kernel), elbo=progress.objective, preconditioner_m=progress.m)
 
         def after_stage(stage: Stage, posterior: SparsePosterior | IterativePosterior | ExactPosterior) -> None:
-            predict = Predictor(lambda: posterior)
+            predict = Predictor(lambda: posterior, self.kernel)
             reported(predict, milestone=True, preconditioner_m=stage.m, **common_to_stages(stage))
 
         training = IterativeTraining(
-            SquaredExponential(),
+            named_kernel(self.kernel),
             *training_data(task),
             time_limit=task.budget_seconds,
             memory_limit=task.memory_limit,

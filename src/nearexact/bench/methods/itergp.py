@@ -8,7 +8,7 @@ predictions, and a record of how each solve went.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from nearexact.bench.methods.kernel_matrix import MOST_LANDMARKS, Covariance, Products, covariance
+from nearexact.bench.methods.kernel_option import DEFAULT, hyperparameters, kernel_name
 from nearexact.bench.protocol import Predict, Report, Task
 from nearexact.gp import ExactObjective, NumericalError, Numerics, Step, minimise
 from nearexact.gp.exact_training import exact_memory
@@ -27,6 +28,7 @@ from nearexact.gp.memory import row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel, Tensors
+from nearexact.kernels.names import named_kernel
 from nearexact.limits import is_out_of_memory, memory_budget
 from nearexact.typing import FloatArray
 
@@ -51,11 +53,18 @@ class IterGP:
 
     name = "itergp"
 
-    def __init__(self, noise_floor: float = 1e-5, most_landmarks: int = MOST_LANDMARKS, **changed: float) -> None:
+    def __init__(
+        self,
+        noise_floor: float = 1e-5,
+        most_landmarks: int = MOST_LANDMARKS,
+        kernel: str = DEFAULT,
+        **changed: float,
+    ) -> None:
         unknown = sorted(set(changed) - set(SETTINGS))
         if unknown:
-            raise ValueError(f"the settings are {sorted(SETTINGS)}, got {unknown}")
-        self.noise_floor, self.most_landmarks = noise_floor, most_landmarks
+            own = ["kernel", "most_landmarks", "noise_floor"]
+            raise ValueError(f"the settings are {sorted([*SETTINGS, *own])}, got {unknown}")
+        self.noise_floor, self.most_landmarks, self.kernel = noise_floor, most_landmarks, kernel_name(kernel)
         self.settings = {**SETTINGS, **changed}
 
     def prepare(self) -> None:
@@ -67,7 +76,7 @@ class IterGP:
 
     def run(self, task: Task, report: Report) -> None:
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
-        layout = ParameterLayout(SquaredExponential(), X.shape[1], Numerics(floor=self.noise_floor))
+        layout = ParameterLayout(named_kernel(self.kernel), X.shape[1], Numerics(floor=self.noise_floor))
         products = self._products(X, layout.kernel, task)
         theta = layout.pack(layout.kernel, START_NOISE)
         with self._settings():
@@ -90,12 +99,7 @@ class IterGP:
         return Products(X, kernel, memory_budget(task.memory_limit, X.device), self.most_landmarks)
 
     def _settings(self) -> ExitStack:
-        """GPyTorch's settings are global while a context lasts."""
-        with ExitStack() as stack:
-            for name, value in self.settings.items():
-                source = gpytorch.settings if hasattr(gpytorch.settings, name) else linear_operator.settings
-                stack.enter_context(getattr(source, name)(value))
-            return stack.pop_all()
+        return gpytorch_settings(self.settings)
 
     def _optimise(
         self,
@@ -121,11 +125,9 @@ class IterGP:
                 _predictor(products, kernel, noise_variance, y, self.settings["eval_cg_tolerance"]),
                 elbo=-value,
                 flops=products.flops,
-                lengthscales=kernel.parameters["lengthscales"].tolist(),
-                variance=float(kernel.parameters["variance"]),
-                noise_variance=noise_variance,
                 stored=products.stored,
-                exact_lml=_exact_lml(layout, at, task),
+                exact_lml=lambda: exact_lml(kernel, noise_variance, task),
+                **hyperparameters(self.kernel, lambda: (kernel, noise_variance)),
                 **(products.last_solve.record() if products.last_solve else {}),
                 **more,
             )
@@ -208,18 +210,24 @@ class _Posterior:
         return mean, variance - self.noise_variance
 
 
-def _exact_lml(layout: ParameterLayout, theta: FloatArray, task: Task) -> Callable[[], float]:
+def exact_lml(kernel: Kernel, noise_variance: float, task: Task) -> float:
     """What the estimate should be, where that can be computed: for the record, off the clock."""
+    if exact_memory(kernel, len(task.y_train)) > memory_budget(task.memory_limit, torch.device("cpu")):
+        return math.nan
+    try:
+        objective = ExactObjective(kernel, START_NOISE, task.X_train, task.y_train)
+        return objective.factorise(kernel, noise_variance).lml
+    except NumericalError:
+        return math.nan
 
-    def compute() -> float:
-        kernel, noise_variance = layout.unpack(theta)
-        if exact_memory(kernel, len(task.y_train)) > memory_budget(task.memory_limit, torch.device("cpu")):
-            return math.nan
-        try:
-            return (
-                ExactObjective(kernel, noise_variance, task.X_train, task.y_train).factorise(*layout.unpack(theta)).lml
-            )
-        except NumericalError:
-            return math.nan
 
-    return compute
+def gpytorch_settings(values: Mapping[str, float]) -> ExitStack:
+    """GPyTorch's settings, by name: they are global while this context lasts. ValueError for what is no setting."""
+    with ExitStack() as stack:
+        for name, value in values.items():
+            sources = (gpytorch.settings, linear_operator.settings)
+            setting = next((found for source in sources if (found := getattr(source, name, None)) is not None), None)
+            if not isinstance(setting, type):
+                raise ValueError(f"GPyTorch has no setting {name!r}")
+            stack.enter_context(setting(value))
+        return stack.pop_all()

@@ -1,7 +1,6 @@
 """K_XX as GPyTorch's linear algebra wants it: products, derivatives, a preconditioner, and a record of each solve.
 
-The squared exponential kernel with one lengthscale per input only. The matrix is stored where it fits, else computed
-anew for every product.
+The matrix is stored where it fits, else computed anew for every product.
 """
 
 from __future__ import annotations
@@ -19,10 +18,12 @@ from linear_operator.operators import AddedDiagLinearOperator, ConstantDiagLinea
 from torch import Tensor
 
 from nearexact.gp import greedy_variance
+from nearexact.gp.flops import kernel_flops, kernel_gradient_flops, selection_flops
 from nearexact.gp.kernel_product import KernelProduct
 from nearexact.gp.linalg import solve_rows
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.safety import NumericalError, Repairs, jittered_cholesky
+from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel, Tensors
 
 MOST_COLUMNS = 512  # right-hand sides that are solved for together
@@ -49,7 +50,7 @@ class Products:
     def __post_init__(self) -> None:
         self.centre = self.X.mean(0)
         self.features = self.kernel.features(self.X, self.centre)
-        n = len(self.X)
+        n, self.n_features = self.features.shape
         vector = 8 * n
         self.columns = max(1, min(MOST_COLUMNS, self.memory // (2 * VECTORS_PER_COLUMN * vector)))
         self.landmarks = min(n // ROWS_PER_LANDMARK, self.most_landmarks, self.memory // (4 * vector))
@@ -62,6 +63,7 @@ class Products:
         self.kernel, self.anew = kernel, None
         if self.stored:
             n = len(self.X)
+            self.flops += kernel_flops(n, n, self.n_features)
             if self.K is None:
                 self.K = self.X.new_empty(n, n)
             cross = kernel.against(self.features)
@@ -83,7 +85,8 @@ class Products:
         self.flops += 2.0 * n * n * columns
         if self.K is not None:
             return self.K @ rhs
-        if self.keops:
+        self.flops += kernel_flops(n, n, self.n_features)
+        if self.keops and type(self.kernel) is SquaredExponential:
             return _keops_product(self.X, self.kernel, rhs)
         if self.anew is None:
             self.anew = KernelProduct(self.kernel, 0.0, self.X, BLOCK_ROWS)
@@ -114,8 +117,16 @@ class Products:
         cross = self.kernel.against(self.features)
         for rows in row_chunks(len(self.X), chunk_rows(len(self.X))):
             cross.add_adjoint(self.features[rows], left[rows] @ right.T)
-        self.flops += 2.0 * len(self.X) ** 2 * left.shape[1]
+        n = len(self.X)
+        self.flops += 2.0 * n**2 * left.shape[1] + kernel_gradient_flops(n, n, self.n_features)
         return cross.gradients()
+
+    def count_preconditioner(self, columns: int, iterations: int) -> None:
+        """Count what GPyTorch's preconditioner takes: pivots, a QR factorisation, and its use in each iteration."""
+        n, rank = len(self.X), int(linear_operator.settings.max_preconditioner_size.value())
+        if n >= linear_operator.settings.min_preconditioning_size.value():
+            self.flops += selection_flops(n, rank, self.n_features) + 2.0 * n * rank**2
+            self.flops += (iterations + 1) * columns * 4.0 * n * rank
 
 
 def _keops_product(X: Tensor, kernel: Kernel, rhs: Tensor) -> Tensor:
@@ -129,11 +140,11 @@ def _keops_product(X: Tensor, kernel: Kernel, rhs: Tensor) -> Tensor:
 
 
 class KernelMatrix(LinearOperator):  # type: ignore[misc]
-    """K_XX as GPyTorch wants it: its differentiable arguments are lengthscales and variance."""
+    """K_XX as GPyTorch wants it: its differentiable arguments are the kernel's parameters, in their order."""
 
-    def __init__(self, lengthscales: Tensor, variance: Tensor, *, products: Products) -> None:
-        super().__init__(lengthscales, variance, products=products)
-        self.lengthscales, self.variance, self.products = lengthscales, variance, products
+    def __init__(self, *parameters: Tensor, products: Products) -> None:
+        super().__init__(*parameters, products=products)
+        self.parameter_values, self.products = parameters, products
 
     def _size(self) -> torch.Size:
         return torch.Size([len(self.products.X)] * 2)
@@ -145,16 +156,40 @@ class KernelMatrix(LinearOperator):  # type: ignore[misc]
         return self.products.times(rhs[:, None])[:, 0] if rhs.ndim == 1 else self.products.times(rhs)
 
     def _diagonal(self) -> Tensor:
-        return self.variance.expand(len(self.products.X))
+        return self.products.kernel.diagonal(self.products.features)
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *_: Any) -> Tensor:
-        X = self.products.X
-        squares = (X[row_index] - X[col_index]).div_(self.lengthscales).square().sum(-1)
-        return self.variance * torch.exp(-0.5 * squares)
+        entries: Tensor = Entries.apply(self.products, row_index, col_index, *self.parameter_values)  # type: ignore[no-untyped-call]
+        return entries
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Tensor, ...]:
-        gradients = self.products.derivative(left_vecs, right_vecs)
-        return gradients["lengthscales"], gradients["variance"]
+        return in_order(self.products.kernel, self.products.derivative(left_vecs, right_vecs))
+
+
+class Entries(torch.autograd.Function):
+    """Single entries of K_XX, which the preconditioner of GPyTorch is made of: some rows against some columns."""
+
+    @staticmethod
+    def forward(ctx: Any, products: Products, row_index: Tensor, col_index: Tensor, *_: Tensor) -> Tensor:
+        rows, row_of = torch.unique(row_index, return_inverse=True)
+        columns, column_of = torch.unique(col_index, return_inverse=True)
+        ctx.kernel, ctx.sides = products.kernel, (products.features[rows], products.features[columns])
+        ctx.places = row_of, column_of
+        K = products.kernel.cross(*ctx.sides)
+        same = rows[:, None] == columns
+        K[same] = products.kernel.diagonal(ctx.sides[0])[same.any(1)]  # free of rounding noise
+        return K[row_of, column_of]
+
+    @staticmethod
+    def backward(ctx: Any, *bars: Tensor) -> tuple[Tensor | None, ...]:
+        rows, columns = ctx.sides
+        K_bar = rows.new_zeros(len(rows), len(columns)).index_put_(ctx.places, bars[0], accumulate=True)
+        return None, None, None, *in_order(ctx.kernel, ctx.kernel.cross_vjp(rows, columns, K_bar))
+
+
+def in_order(kernel: Kernel, gradients: Tensors) -> tuple[Tensor, ...]:
+    """Derivatives by the kernel's parameters in the order of these."""
+    return tuple(gradients[name] for name in kernel.parameters)
 
 
 class Covariance(AddedDiagLinearOperator):  # type: ignore[misc]
@@ -168,6 +203,7 @@ class Covariance(AddedDiagLinearOperator):  # type: ignore[misc]
         result = super()._solve(rhs, preconditioner, num_tridiag=num_tridiag)
         if num_tridiag:  # while training
             iterations = products.count - before - 1  # without the product for the first residual
+            products.count_preconditioner(rhs.shape[-1], iterations)
             products.last_solve = Solve(
                 products, products.kernel, float(self._diag_tensor._diag[0]), rhs, result[0], iterations
             )
@@ -212,7 +248,7 @@ def covariance(
     preconditioner: Preconditioner | None = None,
     new: bool = True,
 ) -> Covariance:
-    """K_XX + sI at these hyperparameters: lengthscales, variance, noise variance. By default GPyTorch preconditions."""
+    """K_XX + sI at these hyperparameters: the kernel's, then the noise variance. By default GPyTorch preconditions."""
     if new:
         products.prepare(kernel)
     *parameters, noise = leaves

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nearexact.base_estimator import verdict_on
+from nearexact.bench.methods.kernel_option import DEFAULT, hyperparameters, kernel_name
 from nearexact.bench.protocol import Predict, Report, Task
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.certificate import NEAR_EXACT
@@ -25,18 +26,19 @@ from nearexact.gp import (
     greedy_variance,
 )
 from nearexact.gp.iterative_posterior import IterativePosterior
-from nearexact.gp.schedule import SCHEDULE
+from nearexact.gp.schedule import SCHEDULE, checked_schedule
 from nearexact.gp.stages import StageEnd
 from nearexact.gp.training import EVIDENCE_SHARE, SEARCH_SHARE, ObjectiveFactory
-from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel
+from nearexact.kernels.names import named_kernel
 from nearexact.typing import FloatArray
 
 
 class SGPR:
     """The training procedure of `SGPRegressor`, but it goes on to the end of the schedule or of the budget.
 
-    With `ends_near_exact` it ends where the estimator ends.
+    With `ends_near_exact` it ends where the estimator ends. `inducing` is a list of M in the place of the schedule;
+    those beyond N are N.
     """
 
     name = "sgpr"
@@ -47,9 +49,13 @@ class SGPR:
         procedure: str = "robust",
         max_inducing: int = SCHEDULE[-1],
         bound: str = "elbo",
+        kernel: str = DEFAULT,
+        inducing: Sequence[int] | None = None,
         ends_near_exact: bool = False,
     ) -> None:
         self.procedure, self.max_inducing, self.bound = procedure, max_inducing, bound
+        self.kernel = kernel_name(kernel)
+        self.inducing = None if inducing is None else checked_schedule(inducing)
         self.ends_near_exact = ends_near_exact
 
     def run(self, task: Task, report: Report) -> None:
@@ -60,11 +66,11 @@ class SGPR:
                 report(predict, flops=training.flops + witness.flops, **figures)
 
         def after_step(progress: Progress) -> None:
-            predict = Predictor(progress.posterior)
+            predict = Predictor(progress.posterior, self.kernel)
             record(predict, elbo=progress.objective, m=progress.m, **predict.hyperparameters())
 
         def after_stage(stage: Stage, posterior: SparsePosterior) -> str | None:
-            predict, evidence = Predictor(lambda: posterior), witness.evidence()
+            predict, evidence = Predictor(lambda: posterior, self.kernel), witness.evidence()
             record(
                 predict,
                 m=stage.m,
@@ -78,11 +84,13 @@ class SGPR:
             )
             return reason_to_end(training, evidence) if self.ends_near_exact else None
 
+        n = len(task.y_train)
         training = Training(
-            SquaredExponential(),
+            named_kernel(self.kernel),
             *training_data(task),
             procedure=self.procedure,
             max_inducing=self.max_inducing,
+            inducing=None if self.inducing is None else sorted({min(m, n) for m in self.inducing}),
             objective=self.objective,
             bound=self.bound,
             search_limit=SEARCH_SHARE * task.budget_seconds,
@@ -160,8 +168,10 @@ def reason_to_end(training: Training, evidence: Evidence | None) -> str | None:
 class Predictor:
     """Predictions of new observations by a posterior that is computed when it is first needed."""
 
-    def __init__(self, posterior: Callable[[], SparsePosterior | ExactPosterior | IterativePosterior]) -> None:
-        self._compute = posterior
+    def __init__(
+        self, posterior: Callable[[], SparsePosterior | ExactPosterior | IterativePosterior], kernel: str
+    ) -> None:
+        self._compute, self._kernel = posterior, kernel
 
     @cached_property
     def posterior(self) -> SparsePosterior | ExactPosterior | IterativePosterior:
@@ -172,9 +182,5 @@ class Predictor:
         return mean.cpu().numpy(), variance.cpu().numpy() + self.posterior.noise_variance
 
     def hyperparameters(self) -> dict[str, Any]:
-        """For the trace, where comparisons with the exact GP look for them; computed if the point is recorded."""
-        return {
-            "lengthscales": lambda: self.posterior.kernel.parameters["lengthscales"].tolist(),
-            "variance": lambda: float(self.posterior.kernel.parameters["variance"]),
-            "noise_variance": lambda: self.posterior.noise_variance,
-        }
+        """For the trace."""
+        return hyperparameters(self._kernel, lambda: (self.posterior.kernel, self.posterior.noise_variance))
