@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from nearexact.bench import datasets
+from nearexact.bench.data_cards import CARDS
 from nearexact.bench.datasets import PAPER, REGISTRY, RemoteFile, find, load_split, split
 
 # Training rows and inputs, from the tables of Ober et al.
@@ -118,6 +119,53 @@ def test_downloads_are_checked_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
     finally:
         server.shutdown()
     assert datasets.fetch(file).read_bytes() == content  # now from the cache
+
+
+def test_a_checksum_that_is_not_known_is_pinned_at_the_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NEAREXACT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("NEAREXACT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "data" / "some.txt"
+    path.parent.mkdir()
+    path.write_text("1 2\n")
+    file = RemoteFile("some.txt", "https://example.invalid/some.txt", None)
+    assert datasets.known_checksum(file) is None
+    assert datasets.fetch(file) == path
+    pinned = hashlib.sha256(b"1 2\n").hexdigest()
+    assert datasets.known_checksum(file) == pinned
+    assert f"no checksum is known; sha256 {pinned} is pinned" in caplog.text
+    path.write_text("1 3\n")
+    with pytest.raises(ValueError, match=rf"some\.txt is not the file it should be: sha256 {pinned} expected"):
+        datasets.fetch(file)
+
+
+def test_a_table_in_two_files_is_read_as_one(tmp_path: Path) -> None:
+    song = find("song")
+    assert [file.name for file in song.files] == ["song.csv.gz", "song1.csv.gz"]
+    paths = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for path, text in zip(paths, ("1,2,3\n4,5,6\n", "7,8,9\n"), strict=True):
+        path.write_text(text)
+    X, y = song.read(paths)
+    np.testing.assert_array_equal(X, [[1, 2], [4, 5], [7, 8]])
+    np.testing.assert_array_equal(y, [3, 6, 9])
+
+
+def test_every_data_set_has_a_card_and_paper_names_the_twelve() -> None:
+    assert set(CARDS) == set(REGISTRY)
+    assert datasets.expand(["step", "paper"]) == ["step", *PAPER]
+    assert set(REGISTRY) - set(datasets.MODEST) == {"3droad", "song", "buzz", "houseelectric"}
+
+
+@pytest.mark.data("bike", "tamielectric", "pol")
+def test_what_cards_say_about_defects_is_so() -> None:
+    X, y = find("bike").load()
+    users = X[:, 15] - X[:, 15].min() + X[:, 16] - X[:, 16].min()
+    assert np.ptp(y - np.log(users)) < 2e-4  # what is left is rounding in the file
+    np.testing.assert_array_equal(X[:, [4, 5]], X[:, [0, 1]])
+    X, y = find("tamielectric").load()
+    assert np.histogram(y, 10)[0] == pytest.approx(np.full(10, len(y) / 10), rel=0.03)
+    assert len(np.unique(find("pol").load()[1])) == 11
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

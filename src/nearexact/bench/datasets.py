@@ -1,14 +1,16 @@
-"""Data sets by name: the paper's twelve, a few small ones, and tables of the user's own.
+"""Data sets by name: the paper's twelve, four large ones, a few small ones, and tables of the user's own.
 
 Files come from the folder in NEAREXACT_DATA, else from a cache folder, else they are downloaded into it; in every case
-their checksum is compared. A split takes 85 % of the rows to train and standardises on those alone.
+their checksum is compared. Where none is known, that of the file's first use is kept in the cache folder, and compared
+from then on. A split takes 85 % of the rows to train and standardises on those alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -19,8 +21,11 @@ import pandas as pd
 import pooch
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+from nearexact import files
 from nearexact.scaling import Scaling
 from nearexact.typing import FloatArray
+
+logger = logging.getLogger(__name__)
 
 DATA_FOLDER = "NEAREXACT_DATA"
 CACHE_FOLDER = "NEAREXACT_CACHE"
@@ -49,7 +54,7 @@ class RemoteFile:
 
     name: str
     url: str
-    sha256: str  # of its content
+    sha256: str | None  # of its content; None where it is pinned when the file is first used
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,11 @@ def find(name: str) -> Dataset:
     raise ValueError(f"there is no data set {name!r}; there are {', '.join(REGISTRY)}, or path.csv:target")
 
 
+def expand(names: Iterable[str]) -> list[str]:
+    """Names of data sets with `paper` replaced by the paper's twelve."""
+    return [name for given in names for name in (PAPER if given == "paper" else (given,))]
+
+
 def cache_folder() -> Path:
     """Where downloads are kept."""
     return Path(os.environ.get(CACHE_FOLDER) or pooch.os_cache("nearexact"))
@@ -123,18 +133,42 @@ def location(file: RemoteFile) -> Path | None:
 
 def fetch(file: RemoteFile, *, progress: bool = False) -> Path:
     """The path of a file, whose checksum has been compared; downloaded if it is not on this machine."""
-    path = location(file)
-    if path is not None:
-        checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-        if checksum != file.sha256:
-            raise ValueError(f"{path} is not the file it should be: sha256 {file.sha256} expected, got {checksum}")
-        return path
+    path, expected = location(file), known_checksum(file)
+    if path is None:
+        path = _download(file, expected, progress=progress)
+    elif expected is not None and (found := _checksum(path)) != expected:
+        raise ValueError(f"{path} is not the file it should be: sha256 {expected} expected, got {found}")
+    if expected is None:
+        found = _checksum(path)
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        files.write_text(_pin(file), f"{found}\n")
+        logger.warning("%s: no checksum is known; sha256 %s is pinned in %s from now on", path, found, _pin(file))
+    return path
+
+
+def known_checksum(file: RemoteFile) -> str | None:
+    """The registry's, else that of the file's first use on this machine; None before that."""
+    if file.sha256 is None and _pin(file).is_file():
+        return _pin(file).read_text(encoding="utf-8").strip()
+    return file.sha256
+
+
+def _pin(file: RemoteFile) -> Path:
+    return cache_folder() / f"{file.name}.sha256"
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _download(file: RemoteFile, expected: str | None, *, progress: bool) -> Path:
     try:
         with _DownloadBar(file.name, enabled=progress) as bar:
             downloader = pooch.HTTPDownloader(progressbar=bar)
-            return Path(pooch.retrieve(file.url, file.sha256, file.name, cache_folder(), downloader=downloader))
+            return Path(pooch.retrieve(file.url, expected, file.name, cache_folder(), downloader=downloader))
     except ValueError as error:  # what pooch says of a wrong checksum
-        raise ValueError(f"{file.url} did not give the file it should: sha256 {file.sha256} expected") from error
+        raise ValueError(f"{file.url} did not give the file it should: sha256 {expected} expected") from error
     except OSError as error:  # requests' errors are OSErrors
         raise OSError(
             f"{file.name} is not on this machine and could not be downloaded from {file.url}:"
@@ -178,7 +212,8 @@ class _DownloadBar:
 
 
 def _last_column(paths: Sequence[Path], *, sep: str) -> Table:
-    table = pd.read_csv(paths[0], sep=sep, header=None, dtype=np.float64, skipinitialspace=True).to_numpy()
+    parts = [pd.read_csv(path, sep=sep, header=None, dtype=np.float64, skipinitialspace=True) for path in paths]
+    table = pd.concat(parts).to_numpy()
     return np.ascontiguousarray(table[:, :-1]), table[:, -1].copy()
 
 
@@ -242,9 +277,9 @@ def _own_file(name: str, path: Path, target: str) -> Dataset:
 # ---- the registry ----------------------------------------------------------------------------------------------------
 
 
-def _table(name: str, sha256: str, rows: int, inputs: int) -> Dataset:
-    file = RemoteFile(f"{name}.csv.gz", f"{UCI_TABLES}{name}/data.csv.gz", sha256)
-    return Dataset(name, rows, inputs, "UCI regression", partial(_last_column, sep=","), (file,))
+def _table(name: str, sha256: str | None, rows: int, inputs: int, parts: Sequence[str] = ("",)) -> Dataset:
+    remote = (RemoteFile(f"{name}{part}.csv.gz", f"{UCI_TABLES}{name}/data{part}.csv.gz", sha256) for part in parts)
+    return Dataset(name, rows, inputs, "UCI regression", partial(_last_column, sep=","), tuple(remote))
 
 
 def _text(
@@ -274,6 +309,10 @@ _DATASETS = (
     _table("protein", "f709d0107c3ee90ab019b9e5d77fc2ae182158958cb70b1903236a51334fd01b", 45730, 9),
     _table("skillcraft", "41233f5ea6bf596b04aa64f5eaf9bf4489ddeec53524fe2cc46d75bc7d480c0e", 3338, 19),
     _table("tamielectric", "63507ad1493bd7f36436a900bd2bebaf957d326c6cc20120ab5aefe680f3083a", 45781, 3),
+    _table("3droad", None, 434_874, 3),
+    _table("song", None, 515_345, 90, parts=("", "1")),  # the source has it in two files
+    _table("buzz", None, 583_250, 77),
+    _table("houseelectric", None, 2_049_280, 11),
     Dataset(
         "snelson",
         200,
@@ -302,3 +341,4 @@ _DATASETS = (
 )
 REGISTRY = {dataset.name: dataset for dataset in _DATASETS}
 PAPER = tuple(dataset.name for dataset in _DATASETS[:12])
+MODEST = tuple(name for name, dataset in REGISTRY.items() if dataset.rows < 100_000)
