@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import traceback
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ def main() -> None:
     for fd in (channel_fd, data_fd):
         os.set_inheritable(fd, False)  # not for the programs that a method starts
     channel = Channel(socket.socket(fileno=channel_fd))
-    pid, end = os.getpid(), dict[str, Any](failed=False)
+    pid, end = os.getpid(), dict[str, Any](failed=False, exhausted=False)
     clock: TrainingClock | None = None
     memory = peak_memory_mb
     try:
@@ -56,23 +56,25 @@ def main() -> None:
         channel.send({"kind": "start"})
         synchronise = torch.cuda.synchronize if torch is not None and spec.device.startswith("cuda") else lambda: None
         clock = TrainingClock(synchronise=synchronise)
-        recorder = Recorder(RemoteEvaluations(channel), X_test, spec.budget_seconds, clock)
-        memory = recorder.peak_memory_mb
-        with suppress(BudgetExhausted):
-            method.run(task, recorder)
+        recorder = Recorder(RemoteEvaluations(channel), X_test, spec.budget_seconds, clock, spec.evaluate_every)
+        memory, elapsed = recorder.peak_memory_mb, clock.elapsed
+        method.run(replace(task, seconds_left=lambda: spec.budget_seconds - elapsed()), recorder)
+    except BudgetExhausted:
+        end["exhausted"] = True
     # Whatever a method does is a result, also where it wants to exit. Ctrl-C does not reach this process: a
     # KeyboardInterrupt is the method's own.
     except BaseException as error:
         end = {
             "failed": True,
+            "exhausted": False,
             "out_of_memory": is_out_of_memory(error),
             "reason": bounded(f"{type(error).__name__}: {error}"),
             "traceback": bounded(traceback.format_exc()),
         }
     if os.getpid() != pid:  # a process that the method has forked, and that came back here
         return
-    elapsed = None if clock is None else clock.elapsed()
-    channel.send({"kind": "end", **end, "elapsed": elapsed, "peak_memory_mb": memory()})
+    seconds = None if clock is None else clock.elapsed()
+    channel.send({"kind": "end", **end, "elapsed": seconds, "peak_memory_mb": memory()})
 
 
 def _read_task(spec: RunSpec, data_fd: int) -> tuple[Task, Any]:

@@ -228,9 +228,13 @@ class _RunProcess:
             status = RunStatus.OUT_OF_MEMORY if content["out_of_memory"] else RunStatus.ERROR
             return _End(status, str(content["reason"]), {**details, "traceback": str(content["traceback"])})
         if not self._evaluator.points:
+            if content["exhausted"]:
+                reason = f"the training time was spent before anything was reported: {seconds or 0.0:.1f} s"
+                return _End(RunStatus.KILLED, reason, details)
             return _End(RunStatus.ERROR, "the method returned without reporting anything", details)
-        if self._evaluator.spent or seconds is None or seconds >= self._spec.budget_seconds:
-            return _End(RunStatus.BUDGET, f"the training time was spent: {seconds:.1f} s", details)
+        spent = self._evaluator.spent or content["exhausted"]
+        if spent or seconds is None or seconds >= self._spec.budget_seconds:
+            return _End(RunStatus.BUDGET, f"the training time was spent: {seconds or 0.0:.1f} s", details)
         return _End(RunStatus.FINISHED, "the method was done", details)
 
     def _with_details(self, end: _End) -> _End:
