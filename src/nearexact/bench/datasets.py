@@ -23,7 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from nearexact import files
 from nearexact.scaling import Scaling
-from nearexact.typing import FloatArray
+from nearexact.typing import FloatArray, IndexArray
 
 logger = logging.getLogger(__name__)
 
@@ -67,10 +67,13 @@ class Dataset:
     description: str
     read: Callable[[Sequence[Path]], Table]
     files: tuple[RemoteFile, ...] = ()
+    # What cells become as inputs, where that depends on the rows to train on.
+    encode: Callable[[FloatArray, IndexArray], FloatArray] = lambda cells, train: cells
 
-    def load(self) -> Table:
-        """X [N, D] and y [N]; downloads what is not there yet."""
-        X, y = self.read([fetch(file) for file in self.files])
+    def load(self, rows: Callable[[int], IndexArray] = np.arange) -> Table:
+        """X [N, D] and y [N]; downloads what is not there yet. `rows(N)` are the rows to train on, all by default."""
+        cells, y = self.read([fetch(file) for file in self.files])
+        X = self.encode(cells, rows(len(y)))
         if X.shape != (self.rows, self.inputs) or y.shape != (self.rows,):
             raise ValueError(
                 f"{self.name} must have {self.rows} rows and {self.inputs} inputs, got {X.shape} and {y.shape}"
@@ -92,17 +95,28 @@ def split(X: FloatArray, y: FloatArray, seed: int) -> Split:
     """A random 85 % of the rows to train, the rest to test."""
     if len(y) < 3:
         raise ValueError(f"a data set to split must have at least 3 rows, got {len(y)}")
-    order = np.random.default_rng(seed).permutation(len(y))
-    train, test = np.split(order, [int(TRAINING_SHARE * len(y))])
+    train, test = split_rows(len(y), seed)
     scaling_X, scaling_y = Scaling.of(X[train]), Scaling.of(y[train])
     return Split(
         scaling_X.apply(X[train]), scaling_y.apply(y[train]), scaling_X.apply(X[test]), scaling_y.apply(y[test])
     )
 
 
+def split_rows(n: int, seed: int) -> tuple[IndexArray, IndexArray]:
+    """The rows to train on and those to test on."""
+    train, test = np.split(np.random.default_rng(seed).permutation(n), [int(TRAINING_SHARE * n)])
+    return train, test
+
+
 def load_split(name: str, seed: int) -> Split:
     """The split of a data set by its name, or of a file by `path:target`."""
-    return split(*find(name).load(), seed)
+    return split(*find(name).load(lambda n: split_rows(n, seed)[0]), seed)
+
+
+def checksum(name: str) -> str | None:
+    """Of a file of the user's own, which may change; None for data sets by name, whose checksums are known."""
+    path = Path(name.rpartition(":")[0])
+    return None if name in REGISTRY or not path.is_file() else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def find(name: str) -> Dataset:
@@ -259,19 +273,23 @@ def _conformance(_: Sequence[Path]) -> Table:
 
 
 def _own_file(name: str, path: Path, target: str) -> Dataset:
-    """A CSV or Parquet file, read as `nearexact fit` reads it; no cell may be missing."""
-    from nearexact.tables.reading import open_table  # only here, since most runs need no table layer
-    from nearexact.tables.recipe import Split as TestRows
-    from nearexact.tables.recipe import prepare
+    """A CSV or Parquet file, read as `nearexact fit` reads it."""
+    from nearexact.bench.own_tables import read_own_table  # only here, since most runs need no table layer
 
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}, nor a data set {name!r} among {', '.join(REGISTRY)}")
     try:
-        prepared = prepare(open_table(path, wanted={target}), target, missing="error", split=TestRows(0.0))
+        table = read_own_table(path, target)
     except ValueError as error:
         raise ValueError(f"data set {name!r}: {error}") from error
-    X, y = prepared.recipe.expand(prepared.train), prepared.y_train
-    return Dataset(name, len(y), X.shape[1], f"{path}, target {target}", lambda _: (X, y))
+    return Dataset(
+        name,
+        len(table.y),
+        len(table.recipe.inputs),
+        f"{path}, target {target}",
+        lambda _: (table.values, table.y),
+        encode=table.encode,
+    )
 
 
 # ---- the registry ----------------------------------------------------------------------------------------------------

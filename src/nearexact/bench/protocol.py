@@ -12,6 +12,7 @@ A method is a class with a `name` and a `run`. It trains on the task's data and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,6 +20,13 @@ from typing import Any, Protocol
 from nearexact.typing import FloatArray
 
 Predict = Callable[[FloatArray], tuple[Any, Any]]
+
+
+class BudgetExhausted(BaseException):  # not an error: most runs end like this
+    """The training time is spent. Not an Exception, so that `except Exception` does not catch it.
+
+    A method may raise it by itself, where its next step could not end in time.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +42,12 @@ class Task:
     memory_limit: int | None  # bytes
     device: str
     threads: int
+    seconds_left: Callable[[], float] = lambda: math.inf  # of training time, below 0 when it is spent
+
+    def check_time(self) -> None:
+        """Raise BudgetExhausted when the training time is spent: for use inside steps that take long."""
+        if self.seconds_left() <= 0.0:
+            raise BudgetExhausted
 
 
 class Report(Protocol):
@@ -73,7 +87,3 @@ class Method(Protocol):
 
     def run(self, task: Task, report: Report) -> None:
         """Train on the task and report on the way. Returning early is fine."""
-
-
-class BudgetExhausted(BaseException):  # not an error: most runs end like this
-    """The training time is spent. Not an Exception, so that `except Exception` does not catch it."""

@@ -44,6 +44,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_truth_value(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -71,15 +75,16 @@ _OBJECT = ("an object", _is_object)
 _RUN_ENTRIES = {
     **dict.fromkeys(("status", "reason", "traceback", "git_commit"), _TEXT),
     **dict.fromkeys(("started", "finished", "training_seconds", "evaluation_seconds", "peak_memory_mb"), _NUMBER),
-    **dict.fromkeys(("points", "threads"), _WHOLE),
-    **dict.fromkeys(("hardware", "versions"), ("an object of texts and numbers", _is_flat_object)),
-    "settings": _OBJECT,
+    **dict.fromkeys(("points", "threads", "jobs"), _WHOLE),
+    **dict.fromkeys(("hardware", "versions", "distributions"), ("an object of texts and numbers", _is_flat_object)),
+    **dict.fromkeys(("settings", "code"), _OBJECT),
+    "git_dirty": ("true or false", _is_truth_value),
     "data": ("an object with the whole numbers n_train and inputs", _is_size),
 }
 _SPEC_ENTRIES = {
     **dict.fromkeys(("dataset", "method", "device", "reference", "base_method"), _TEXT),
     **dict.fromkeys(("budget_seconds", "hard_limit_seconds"), _NUMBER),
-    **dict.fromkeys(("memory_limit", "threads"), _WHOLE),
+    **dict.fromkeys(("memory_limit", "threads", "evaluate_every"), _WHOLE),
     "options": _OBJECT,
     "seed": ("a whole number of at least 0", _is_seed),
 }

@@ -8,7 +8,7 @@ results/<data set>/<method>/seed-<n>/
     predictions/     test predictions at the milestones and at the end of the budget
     lock             held by the process that writes
     log.txt          what the method printed
-    aside-<k>/       what an interrupted run had written before it was started again
+    aside-<k>/       all of this of an earlier run with the same key: interrupted, failed, or made otherwise
 results/experiment.json    the plan
 results/fidelity.json      the comparison with the exact GP, if there is one
 """
@@ -90,6 +90,7 @@ class RunSpec:
     options: dict[str, Any] = field(default_factory=dict)  # of the method
     reference: str | None = None  # where the method comes from: a name or file.py:Class; None in old files: the label
     base_method: str | None = None  # the method's name without options; None in old files
+    evaluate_every: int | None = None  # steps; None for a schedule by training time
 
     def folder(self, results: Path) -> Path:
         """Where the run lives."""
@@ -149,16 +150,22 @@ class RunFolder:
         return RunStatus.RUNNING if self.is_locked() else RunStatus.INTERRUPTED
 
     def prepare(self, spec: RunSpec) -> None:
-        """Make the folder ready for a run from the beginning; what an interrupted one has left is put aside."""
+        """Make the folder ready for a run from the beginning; what an earlier one has left is put aside."""
         self.path.mkdir(parents=True, exist_ok=True)
-        content = {"version": VERSION, "spec": asdict(spec), "status": RunStatus.INTERRUPTED}
-        write_whole(self.path / RUN, json.dumps(content, indent=1) + "\n")
+        earlier = self.read()
         leftovers = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
-        if leftovers:
+        aside = None
+        if leftovers or earlier.get("status") in ENDED_STATUSES:
             aside = next(p for k in range(1, 10**6) if not (p := self.path / f"{ASIDE}{k}").exists())
             aside.mkdir()
-            for part in leftovers:
-                part.rename(aside / part.name)
+            if (self.path / RUN).exists():
+                write_whole(aside / RUN, (self.path / RUN).read_text(encoding="utf-8", errors="replace"))
+        content = {"version": VERSION, "spec": asdict(spec), "status": RunStatus.INTERRUPTED}
+        write_whole(self.path / RUN, json.dumps(content, indent=1) + "\n")
+        if aside is not None:
+            for part in (TRACE, PREDICTIONS, LOG):
+                with suppress(FileNotFoundError):
+                    (self.path / part).rename(aside / part)
 
     def lock(self) -> FileLock:
         """Held by the process that writes; it is released when that process ends, however it ends."""
@@ -251,8 +258,9 @@ def _point(line: str) -> dict[str, Any]:
 
 
 def runs(results: str | os.PathLike[str]) -> Iterator[RunFolder]:
-    """All runs below a folder."""
-    return (RunFolder(path.parent) for path in sorted(Path(results).rglob(RUN)))
+    """All runs below a folder, but for those that were put aside."""
+    paths = (path.parent for path in sorted(Path(results).rglob(RUN)))
+    return (RunFolder(path) for path in paths if not path.name.startswith(ASIDE))
 
 
 class RecordedRun(RunFolder):

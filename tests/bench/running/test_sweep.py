@@ -54,10 +54,13 @@ def test_finished_runs_are_skipped_and_failed_ones_on_request_repeated(tmp_path:
     assert (folder.path / "aside-1" / "trace.jsonl").exists()
 
 
-def test_other_settings_need_another_folder(tmp_path: Path) -> None:
-    run(experiment(tmp_path, "mean"))
-    with pytest.raises(ValueError, match=r"other settings \(budget_seconds: 5.0, now 6.0, .*another output folder"):
-        run(experiment(tmp_path, "mean", budget_seconds=6.0))
+def test_other_options_under_one_label_are_refused(tmp_path: Path) -> None:
+    method = plugin("Steps")
+    run(experiment(tmp_path, method, options={method: {"steps": 2}}))
+    with pytest.raises(
+        ValueError, match=r"other settings \(options: \{'steps': 2\}, now \{'steps': 3\}\): give them labels"
+    ):
+        run(experiment(tmp_path, method, options={method: {"steps": 3}}))
 
 
 def test_the_budget_ends_a_run(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ A package offers a method by an entry point in the group `nearexact.methods`.
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,16 +19,28 @@ from typing import Any
 from nearexact.bench.protocol import Method
 
 GROUP = "nearexact.methods"
+NAME = re.compile(r"[\w.+-]+")
 
 
-def _in(module: str, attribute: str, **options: Any) -> Callable[..., Method]:
+@dataclass(frozen=True)
+class _BuiltIn:
     """A method of this package. Its module, and what that imports, is only imported when the method is made."""
 
-    def make(**more: Any) -> Method:
-        method: Method = getattr(import_module(f"{__name__}.{module}"), attribute)(**options, **more)
-        return method
+    module: str
+    attribute: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    return make
+    def __call__(self, **more: Any) -> Method:
+        return self.factory(**self.options, **more)
+
+    @property
+    def factory(self) -> Callable[..., Method]:
+        factory: Callable[..., Method] = getattr(import_module(f"{__name__}.{self.module}"), self.attribute)
+        return factory
+
+
+def _in(module: str, attribute: str, **options: Any) -> _BuiltIn:
+    return _BuiltIn(module, attribute, options)
 
 
 BUILT_IN: Mapping[str, Callable[..., Method]] = {
@@ -61,6 +76,41 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Method:
     return method
 
 
+def name_of(reference: str, options: Mapping[str, Any] | None = None) -> str:
+    """What a method is called: as it is referred to or, for `file.py:Class`, by its own name."""
+    if plugin_file(reference) is None:
+        return reference
+    name = getattr(_find(reference), "name", None)
+    if not isinstance(name, str):  # perhaps one that depends on the options
+        name = getattr(create(reference, options), "name", None)
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"a method's name is made of letters, digits and any of _.+-, {reference!r} has {name!r}")
+    if name in names():
+        raise ValueError(f"{reference!r} calls itself {name!r}, which is another method's name: give it its own")
+    return name
+
+
+def takes(reference: str, option: str) -> bool:
+    """Whether a method has an option of this name."""
+    factory = _find(reference)
+    preset = factory.options if isinstance(factory, _BuiltIn) else {}
+    parameters = inspect.signature(factory.factory if isinstance(factory, _BuiltIn) else factory).parameters
+    return option in parameters and option not in preset
+
+
+def plugin_file(reference: str) -> Path | None:
+    """The file of `file.py:Class`; None for methods that are known by name."""
+    path, separator, _ = reference.rpartition(":")
+    return Path(path) if separator and path.endswith(".py") and reference not in names() else None
+
+
+def package_of(reference: str) -> str | None:
+    """The package outside of this one that offers a method of this name, if one does."""
+    if reference in BUILT_IN:
+        return None
+    return next((point.module for point in entry_points(group=GROUP) if point.name == reference), None)
+
+
 def _find(name: str) -> Callable[..., Method]:
     if name in BUILT_IN:
         return BUILT_IN[name]
@@ -71,9 +121,9 @@ def _find(name: str) -> Callable[..., Method]:
             except Exception as error:  # whatever is wrong in that package
                 raise ValueError(f"the method {name!r} ({point.value}) cannot be imported: {error}") from error
             return factory
-    path, separator, attribute = name.rpartition(":")
-    if separator and path.endswith(".py"):
-        return _from_file(Path(path), attribute)
+    path = plugin_file(name)
+    if path is not None:
+        return _from_file(path, name.rpartition(":")[2])
     raise ValueError(f"there is no method {name!r}; there are {', '.join(names())}, or file.py:Class")
 
 

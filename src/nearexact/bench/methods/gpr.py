@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from nearexact.bench.methods.kernel_option import DEFAULT, kernel_name
 from nearexact.bench.methods.sgpr import Predictor, common_to_stages, figures_of
-from nearexact.bench.protocol import Report, Task
+from nearexact.bench.protocol import BudgetExhausted, Report, Task
+from nearexact.bench.running.clock import TrainingClock
 from nearexact.gp import ExactPosterior, ExactTraining, Progress, Stage
-from nearexact.gp.exact_training import SEARCH_SHARE, exact_memory
+from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.stages import StageEnd
 from nearexact.kernels.names import named_kernel
 from nearexact.limits import memory_budget
 
@@ -22,14 +26,19 @@ class GPR:
         self.kernel = kernel_name(kernel)
 
     def run(self, task: Task, report: Report) -> None:
+        clock = TrainingClock()
+
+        def record(predict: Predictor, **figures: Any) -> None:
+            with clock.paused():
+                report(predict, flops=training.flops, **figures, **predict.hyperparameters())
+
         def after_step(progress: Progress) -> None:
-            lml, predict = progress.objective, Predictor(progress.posterior, self.kernel)
-            report(predict, elbo=lml, upper_bound=lml, flops=training.flops, **predict.hyperparameters())
+            lml = progress.objective
+            record(Predictor(progress.posterior, self.kernel), elbo=lml, upper_bound=lml)
 
         def after_stage(stage: Stage, posterior: ExactPosterior) -> None:
-            predict = Predictor(lambda: posterior, self.kernel)
-            shared = {**common_to_stages(stage), **figures_of(training.evidence()), **predict.hyperparameters()}
-            report(predict, milestone=True, flops=training.flops, **shared)
+            shared = {**common_to_stages(stage), **figures_of(training.evidence())}
+            record(Predictor(lambda: posterior, self.kernel), milestone=True, **shared)
 
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
         kernel = named_kernel(self.kernel)
@@ -40,10 +49,13 @@ class GPR:
             kernel,
             X,
             y,
-            search_limit=SEARCH_SHARE * task.budget_seconds,
+            time_limit=task.budget_seconds,  # no evaluation starts that would end after it
             memory_limit=task.memory_limit,
             seed=task.seed,
             on_step=after_step,
             on_stage=after_stage,
+            clock=clock.elapsed,
         )
         training.run()
+        if training.history[-1].end is StageEnd.TIME_LIMIT:
+            raise BudgetExhausted

@@ -8,8 +8,8 @@ predictions, and a record of how each solve went.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,27 @@ SETTINGS = {
     "num_trace_samples": 10,
     "max_cholesky_size": 0,
 }
+
+
+@dataclass
+class TimedProducts(Products):
+    """Products between which the clock can be looked at."""
+
+    check_time: Callable[[], None] = lambda: None
+
+    def times(self, rhs: Tensor) -> Tensor:
+        """K_XX rhs."""
+        self.check_time()
+        return super().times(rhs)
+
+    @contextmanager
+    def timed(self, check_time: Callable[[], None]) -> Iterator[None]:
+        """Look at the clock before every product."""
+        self.check_time = check_time
+        try:
+            yield
+        finally:
+            self.check_time = lambda: None
 
 
 class IterGP:
@@ -95,8 +116,8 @@ class IterGP:
         predict = _predictor(products, kernel, noise_variance, y, self.settings["eval_cg_tolerance"])
         return _Posterior(kernel, noise_variance, predict, self._settings)
 
-    def _products(self, X: Tensor, kernel: Kernel, task: Task) -> Products:
-        return Products(X, kernel, memory_budget(task.memory_limit, X.device), self.most_landmarks)
+    def _products(self, X: Tensor, kernel: Kernel, task: Task) -> TimedProducts:
+        return TimedProducts(X, kernel, memory_budget(task.memory_limit, X.device), self.most_landmarks)
 
     def _settings(self) -> ExitStack:
         return gpytorch_settings(self.settings)
@@ -104,7 +125,7 @@ class IterGP:
     def _optimise(
         self,
         layout: ParameterLayout,
-        products: Products,
+        products: TimedProducts,
         y: Tensor,
         theta: FloatArray,
         seed: int,
@@ -113,7 +134,8 @@ class IterGP:
     ) -> Any:
         def evaluate(at: FloatArray) -> tuple[float, FloatArray]:
             try:
-                return layout.negated(lambda kernel, s: _estimate(products, kernel, s, y, seed), at)
+                with products.timed(task.check_time):  # one evaluation may take longer than the whole budget
+                    return layout.negated(lambda kernel, s: _estimate(products, kernel, s, y, seed), at)
             except RuntimeError as error:  # NaN in a product, a preconditioner that is not positive definite, ...
                 if is_out_of_memory(error):
                     raise

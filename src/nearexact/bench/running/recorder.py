@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,28 @@ from nearexact.typing import FloatArray
 
 FIRST_EVALUATION = 0.1  # training seconds
 NEXT_EVALUATION = 1.15  # times the training seconds of the last one: about 16 per decade
+LAST_SHARE = 0.02  # of the budget: a report so close to its end may be the last that counts
+FIGURES_SHARE = 2.0  # of the training seconds, which figures given as functions may take besides predictions
 
 
 class Recorder:
     """Implements the Report protocol for one run."""
 
     def __init__(
-        self, evaluations: Evaluations, X_test: FloatArray, budget_seconds: float, clock: TrainingClock
+        self,
+        evaluations: Evaluations,
+        X_test: FloatArray,
+        budget_seconds: float,
+        clock: TrainingClock,
+        evaluate_every: int | None = None,
     ) -> None:
         self._evaluations, self._X_test = evaluations, X_test
-        self._budget_seconds, self._clock = budget_seconds, clock
+        self._budget_seconds, self._clock, self._every = budget_seconds, clock, evaluate_every
         self._memory = PeakMemory()
         self._spent = False
-        self._due = FIRST_EVALUATION
-        self._all_evaluations = self._last_evaluation = 0.0  # seconds of wall-clock time
+        self._reports, self._reported_at = 0, 0.0  # training seconds
+        self._due, self._had_last = FIRST_EVALUATION, False
+        self._predictions, self._figures = _Account(), _Account()  # wall-clock time that has gone into evaluation
 
     def __call__(
         self,
@@ -46,31 +55,43 @@ class Recorder:
             if self._spent:  # a method that went on regardless records nothing more
                 raise BudgetExhausted
             self._spent = elapsed >= self._budget_seconds
-            # Except at milestones, evaluation must not outlast training: a run's wall-clock time is limited too.
-            affordable = self._all_evaluations + self._last_evaluation <= elapsed
-            if milestone or self._spent or (elapsed >= self._due and affordable):
-                started = self._clock.now()
+            if milestone or self._spent or self._is_due(elapsed):
                 numbers = {"m": m, "elbo": elbo, "upper_bound": upper_bound, "flops": info.pop("flops", None)}
                 self._evaluations.pause()
                 try:
                     self._record(predict, {"elapsed": elapsed, "milestone": bool(milestone)}, numbers, info)
                 finally:
                     self._evaluations.resume()
-                self._last_evaluation = self._clock.now() - started
-                self._all_evaluations += self._last_evaluation
+                self._had_last |= elapsed >= (1.0 - LAST_SHARE) * self._budget_seconds
                 while self._due <= elapsed:
                     self._due *= NEXT_EVALUATION
+            self._reports, self._reported_at = self._reports + 1, elapsed
             if self._spent:
                 raise BudgetExhausted
+
+    def _is_due(self, elapsed: float) -> bool:
+        """Whether predictions that are no milestone are to be evaluated."""
+        if self._every is not None:
+            return (self._reports + 1) % self._every == 0
+        # After the budget nothing counts, so what may be the last report before its end is worth an evaluation.
+        next_report = elapsed + max(elapsed - self._reported_at, LAST_SHARE * self._budget_seconds)
+        is_last = next_report >= self._budget_seconds and not self._had_last
+        # Evaluation must not outlast training: a run's wall-clock time is limited too.
+        affordable = self._predictions.next() <= elapsed and self._figures.next() <= FIGURES_SHARE * elapsed
+        return affordable and (elapsed >= self._due or is_last)
 
     def peak_memory_mb(self) -> float:
         """The most memory so far, without what was only for the trace."""
         return self._memory.peak_mb()
 
     def _record(self, predict: Predict, point: dict[str, Any], numbers: dict[str, Any], info: dict[str, Any]) -> None:
-        with self._memory.uncounted():
+        with self._memory.uncounted(), self._figures.counting(self._clock.now):
             point |= {name: float(_value(number)) for name, number in numbers.items() if number is not None}
             info = {name: _value(value) for name, value in info.items()}
+        with self._predictions.counting(self._clock.now):
+            self._predict(predict, point, info)
+
+    def _predict(self, predict: Predict, point: dict[str, Any], info: dict[str, Any]) -> None:
         n = len(self._X_test)
         started = self._clock.now()
         predict(self._X_test[:1].copy())  # what a method puts off until its first prediction is timed apart
@@ -80,6 +101,24 @@ class Recorder:
         point |= {"predict_seconds": self._clock.now() - warm, "first_predict_seconds": warm - started}
         point["peak_memory_mb"] = self.peak_memory_mb()
         self._spent |= self._evaluations.record(point, info, mean, variance)
+
+
+class _Account:
+    """Seconds that something has taken, in all and the last time."""
+
+    def __init__(self) -> None:
+        self._all = self._last = 0.0
+
+    def next(self) -> float:
+        """What it will have taken in all after the next time, judged by the last."""
+        return self._all + self._last
+
+    @contextmanager
+    def counting(self, now: Callable[[], float]) -> Iterator[None]:
+        started = now()
+        yield
+        self._last = now() - started
+        self._all += self._last
 
 
 class RemoteEvaluations:

@@ -9,16 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import platform
 import signal
 import socket
-import subprocess
 import sys
 import traceback
-from contextlib import suppress
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,11 +25,11 @@ from nearexact.bench.protocol import BudgetExhausted, Task
 from nearexact.bench.running.channel import Channel
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.bench.running.peak_memory import peak_memory_mb
+from nearexact.bench.running.provenance import surroundings
 from nearexact.bench.running.recorder import Recorder, RemoteEvaluations
 from nearexact.bench.store import RunSpec
 from nearexact.limits import is_out_of_memory
 
-PACKAGES = ("nearexact", "torch", "numpy", "scipy", "scikit-learn", "gpytorch", "pandas")
 PR_SET_PDEATHSIG = 1
 
 
@@ -44,12 +39,12 @@ def main() -> None:
     for fd in (channel_fd, data_fd):
         os.set_inheritable(fd, False)  # not for the programs that a method starts
     channel = Channel(socket.socket(fileno=channel_fd))
-    channel.send({"kind": "about", **surroundings(spec)})
-    pid, end = os.getpid(), dict[str, Any](failed=False)
+    pid, end = os.getpid(), dict[str, Any](failed=False, exhausted=False)
     clock: TrainingClock | None = None
     memory = peak_memory_mb
     try:
-        method = create(spec.method, spec.options)
+        channel.send({"kind": "about", **surroundings(spec)})
+        method = create(spec.reference or spec.method, spec.options)
         channel.send({"kind": "about", "settings": bounded(getattr(method, "__dict__", {}))})
         if hasattr(method, "prepare"):
             method.prepare()  # imports, above all: they are no training
@@ -61,23 +56,25 @@ def main() -> None:
         channel.send({"kind": "start"})
         synchronise = torch.cuda.synchronize if torch is not None and spec.device.startswith("cuda") else lambda: None
         clock = TrainingClock(synchronise=synchronise)
-        recorder = Recorder(RemoteEvaluations(channel), X_test, spec.budget_seconds, clock)
-        memory = recorder.peak_memory_mb
-        with suppress(BudgetExhausted):
-            method.run(task, recorder)
+        recorder = Recorder(RemoteEvaluations(channel), X_test, spec.budget_seconds, clock, spec.evaluate_every)
+        memory, elapsed = recorder.peak_memory_mb, clock.elapsed
+        method.run(replace(task, seconds_left=lambda: spec.budget_seconds - elapsed()), recorder)
+    except BudgetExhausted:
+        end["exhausted"] = True
     # Whatever a method does is a result, also where it wants to exit. Ctrl-C does not reach this process: a
     # KeyboardInterrupt is the method's own.
     except BaseException as error:
         end = {
             "failed": True,
+            "exhausted": False,
             "out_of_memory": is_out_of_memory(error),
             "reason": bounded(f"{type(error).__name__}: {error}"),
             "traceback": bounded(traceback.format_exc()),
         }
     if os.getpid() != pid:  # a process that the method has forked, and that came back here
         return
-    elapsed = None if clock is None else clock.elapsed()
-    channel.send({"kind": "end", **end, "elapsed": elapsed, "peak_memory_mb": memory()})
+    seconds = None if clock is None else clock.elapsed()
+    channel.send({"kind": "end", **end, "elapsed": seconds, "peak_memory_mb": memory()})
 
 
 def _read_task(spec: RunSpec, data_fd: int) -> tuple[Task, Any]:
@@ -109,46 +106,6 @@ def _die_with_parent() -> None:
     """Ask Linux to end this process with its supervisor, even while a computation lets no other thread run."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def surroundings(spec: RunSpec) -> dict[str, Any]:
-    """Where a run takes place: versions, hardware, threads, and the commit if the package is a checkout."""
-    return {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "hardware": {
-            "machine": platform.machine(),
-            "system": f"{platform.system()} {platform.release()}",
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "memory_mb": psutil.virtual_memory().total / 1e6,
-            "gpu": import_module("torch").cuda.get_device_name(spec.device) if spec.device.startswith("cuda") else None,
-        },
-        "threads": spec.threads,
-        "git_commit": _git_commit(),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-def _git_commit() -> str | None:
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 if __name__ == "__main__":

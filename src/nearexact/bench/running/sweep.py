@@ -5,17 +5,18 @@ A sweep can be stopped at any moment and in any way; the same command continues 
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 
 from nearexact.bench import store
+from nearexact.bench.running.earlier_runs import decide, summarised
 from nearexact.bench.running.experiment import Experiment
+from nearexact.bench.running.provenance import Surroundings
 from nearexact.bench.running.watcher import LOOK_AGAIN_SECONDS, Event, make_run
 from nearexact.bench.store import RunFolder, RunSpec
 
@@ -35,7 +36,15 @@ def run_sweep(
     waiting = _prepare(experiment, retry_failed, on_event)
     stop = threading.Event()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    make = partial(make_run, results=experiment.out, retry_failed=retry_failed, stop=stop, on_event=events.put, now=now)
+    make = partial(
+        make_run,
+        results=experiment.out,
+        retry_failed=retry_failed,
+        stop=stop,
+        on_event=events.put,
+        jobs=experiment.jobs,
+        now=now,
+    )
     with ThreadPoolExecutor(max_workers=experiment.jobs) as pool:
         runs = [pool.submit(make, spec) for spec in waiting]
         try:
@@ -60,26 +69,24 @@ def _show(events: queue.SimpleQueue[Event], on_event: Callable[[Event], None]) -
 
 
 def _prepare(experiment: Experiment, retry_failed: bool, on_event: Callable[[Event], None]) -> list[RunSpec]:
-    """The runs that are to be made; the others are shown as they are."""
-    specs = experiment.specs()
-    for spec in specs:
-        _check_same(RunFolder(spec.folder(experiment.out)), spec)
+    """The runs that are to be made; the others are shown as they are, and what is remarkable is warned of."""
+    specs, present = experiment.specs(), Surroundings()
+    folders = [RunFolder(spec.folder(experiment.out)) for spec in specs]
+    contents = [folder.read() for folder in folders]
+    decisions = [
+        decide(content, present.of(spec), retry_failed=retry_failed)
+        for spec, content in zip(specs, contents, strict=True)
+    ]
     store.add_to_plan(experiment.out, specs)
+    notes = summarised((spec, decision.note) for spec, decision in zip(specs, decisions, strict=True))
+    if experiment.kernel is not None and (others := experiment.kernel_is_not_for()):
+        notes.append(f"{', '.join(others)}: without the kernel {experiment.kernel}, since there is no such option")
+    if notes:
+        warnings.warn("\n".join(notes), stacklevel=3)
     waiting = []
-    for spec in specs:
-        folder = RunFolder(spec.folder(experiment.out))
-        status = folder.status()
-        if status in store.ENDED_STATUSES and not (retry_failed and status in store.FAILED_STATUSES):
-            on_event(Event(spec, status, folder.read().get("reason", "")))
-        else:
+    for spec, folder, content, decision in zip(specs, folders, contents, decisions, strict=True):
+        if decision.make:
             waiting.append(spec)
+        else:
+            on_event(Event(spec, folder.status(), content.get("reason", "")))
     return waiting
-
-
-def _check_same(folder: RunFolder, spec: RunSpec) -> None:
-    """ValueError if the folder holds a run that was made with other settings."""
-    content = folder.read()
-    if content.get("status") in store.ENDED_STATUSES and content.get("spec") != json.loads(json.dumps(asdict(spec))):
-        old, new = content.get("spec") or {}, asdict(spec)
-        changed = ", ".join(f"{key}: {old.get(key)!r}, now {new[key]!r}" for key in new if old.get(key) != new[key])
-        raise ValueError(f"{folder.path} holds a run with other settings ({changed}): choose another output folder")

@@ -24,7 +24,9 @@ from filelock import Timeout
 from nearexact.bench import datasets, store
 from nearexact.bench.running import supervisor
 from nearexact.bench.running.channel import Channel
+from nearexact.bench.running.earlier_runs import decide
 from nearexact.bench.running.evaluator import Evaluator
+from nearexact.bench.running.provenance import Surroundings
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.limits import is_out_of_memory
 
@@ -34,7 +36,9 @@ WAIT_FOR_END = 2.0 * supervisor.KILLING_SECONDS
 MESSAGES_AT_ONCE = 100
 ANSWER_SECONDS = 5.0  # after which a run that does not read an answer is taken not to want it
 MACHINE_SHARE = 0.9  # of the machine's memory, which no run may exceed even without a limit of its own
-ABOUT = ("versions", "hardware", "threads", "git_commit", "settings")  # what a run says about itself
+ABOUT = (  # what a run says about itself
+    "versions", "distributions", "hardware", "threads", "git_commit", "git_dirty", "code", "settings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,18 +67,20 @@ def make_run(
     retry_failed: bool,
     stop: threading.Event,
     on_event: Callable[[Event], None],
+    jobs: int = 1,
     now: Callable[[], float] = time.monotonic,
     lock_seconds: float = WAIT_FOR_LOCK,
 ) -> Event:
     """Make a run unless another sweep makes it or has made it. After `stop` it is ended, and is interrupted.
 
-    `now` is the clock of the hard limit; a run that is locked is waited for `lock_seconds`.
+    `jobs` is how many runs are made at a time, for the record. `now` is the clock of the hard limit; a run that is
+    locked is waited for `lock_seconds`.
     """
     folder = RunFolder(spec.folder(results).resolve())
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         with folder.lock().acquire(timeout=lock_seconds):
-            return _make_run_locked(spec, folder, retry_failed, stop, on_event, now)
+            return _make_run_locked(spec, folder, retry_failed, stop, on_event, jobs, now)
     except Timeout:
         return Event(spec, RunStatus.ELSEWHERE, "another process is writing this run")
     except OSError as error:
@@ -87,20 +93,22 @@ def _make_run_locked(
     retry_failed: bool,
     stop: threading.Event,
     on_event: Callable[[Event], None],
+    jobs: int,
     now: Callable[[], float],
 ) -> Event:
-    content = folder.read()
-    if content.get("status") in (store.SUCCESSFUL_STATUSES if retry_failed else store.ENDED_STATUSES):
+    content, present = folder.read(), Surroundings().of(spec)
+    if not decide(content, present, retry_failed=retry_failed).make:  # another sweep has made it
         return Event(spec, RunStatus(content["status"]), content.get("reason", ""), folder.last_point())
     folder.prepare(spec)
-    folder.update(status=RunStatus.RUNNING, started=time.time())
+    folder.update(status=RunStatus.RUNNING, started=time.time(), jobs=jobs)
     try:
         split = datasets.load_split(spec.dataset, spec.seed)
     except Exception as error:  # data that cannot be read are a result like any other
         end = _failure(error)
     else:
         n_train, inputs = split.X_train.shape
-        folder.update(data={"n_train": n_train, "n_test": len(split.y_test), "inputs": inputs})
+        size = {"n_train": n_train, "n_test": len(split.y_test), "inputs": inputs}
+        folder.update(data=size | ({} if present.data is None else {"sha256": present.data}))
         with _RunProcess(spec, folder, split, now) as process:
             del split
             watched = process.watch(stop, on_event)
@@ -220,9 +228,13 @@ class _RunProcess:
             status = RunStatus.OUT_OF_MEMORY if content["out_of_memory"] else RunStatus.ERROR
             return _End(status, str(content["reason"]), {**details, "traceback": str(content["traceback"])})
         if not self._evaluator.points:
+            if content["exhausted"]:
+                reason = f"the training time was spent before anything was reported: {seconds or 0.0:.1f} s"
+                return _End(RunStatus.KILLED, reason, details)
             return _End(RunStatus.ERROR, "the method returned without reporting anything", details)
-        if self._evaluator.spent or seconds is None or seconds >= self._spec.budget_seconds:
-            return _End(RunStatus.BUDGET, f"the training time was spent: {seconds:.1f} s", details)
+        spent = self._evaluator.spent or content["exhausted"]
+        if spent or seconds is None or seconds >= self._spec.budget_seconds:
+            return _End(RunStatus.BUDGET, f"the training time was spent: {seconds or 0.0:.1f} s", details)
         return _End(RunStatus.FINISHED, "the method was done", details)
 
     def _with_details(self, end: _End) -> _End:
