@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -69,6 +70,11 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, required=True, help="a folder for report.html, tables/ and figures/"
     )
     parser.add_argument("--published", action="store_true", help="show the paper's published results as well")
+    parser.add_argument(
+        "--over-budget", action="store_true", help="count values beyond the budget, which are marked with †"
+    )
+    parser.add_argument("--columns", help="of a table for a paper, with commas between, such as rmse,nlpd,elapsed")
+    parser.add_argument("--methods", help="of the same table, with commas between")
     parser.add_argument("--no-figures", action="store_true", help="only the page and the tables, which is faster")
     parser.add_argument("--x", choices=["time", "flops", "memory", "prediction"], default="time", help="of the figures")
     parser.set_defaults(command=_report)
@@ -192,6 +198,11 @@ def _fidelity(options: argparse.Namespace) -> int:
     return 0
 
 
+def _listed(text: str | None) -> list[str]:
+    """The names in a list with commas between; commas within braces belong to a name."""
+    return [] if text is None else [name.strip() for name in re.split(r",(?![^{]*\})", text)]
+
+
 def _report(options: argparse.Namespace) -> int:
     from nearexact.bench.report.page import PAGE, write_report
 
@@ -204,6 +215,9 @@ def _report(options: argparse.Namespace) -> int:
             options.output,
             with_published=options.published,
             with_figures=not options.no_figures,
+            with_over_budget=options.over_budget,
+            columns=_listed(options.columns),
+            methods=_listed(options.methods),
             x=costs[options.x],
         )
     print("\n".join(str(path) for path in paths))
