@@ -114,7 +114,8 @@ def constant_trace(elbo: float, rmse: float, nlpd: float) -> list[dict[str, Any]
 def _point(elapsed: float, elbo: float, rng: np.random.Generator) -> dict[str, Any]:
     worth = (elbo - NOISE) / (300.0 - NOISE)
     return {
-        "elapsed": elapsed, "elbo": elbo, "rmse": 1.0 - 0.7 * worth + 0.01 * rng.normal(), "nlpd": 1.42 - worth, "crps": 0.56 - 0.4 * worth,
+        "elapsed": elapsed, "elbo": elbo, "rmse": 1.0 - 0.7 * worth + 0.01 * rng.normal(), "nlpd": 1.42 - worth,
+        "crps": 0.56 - 0.4 * worth,
         "predict_seconds": 0.001 * rng.uniform(0.5, 1.5), "peak_memory_mb": 100.0 + elapsed,
         "coverage_50": 0.5 + 0.02 * rng.normal(), "coverage_90": 0.9 + 0.01 * rng.normal(), "coverage_95": 0.95,
     }  # fmt: skip

@@ -14,6 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from nearexact.commands import references
+
 RESULT_SUFFIXES = (".json", ".jsonl", ".npz", ".txt")  # of the files that a sweep writes
 
 
@@ -60,6 +62,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     fidelity.add_argument("--time-limit", default="10m", help="to train an exact GP where there is no run of gpr")
     fidelity.set_defaults(command=_fidelity)
 
+    references.add(commands)
     _add_report(commands.add_parser("report", help="one page, tables and figures from a results folder"))
     commands.add_parser("methods", help="list methods").set_defaults(command=_methods)
 
@@ -75,6 +78,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--columns", help="of a table for a paper, with commas between, such as rmse,nlpd,elapsed")
     parser.add_argument("--methods", help="of the same table, with commas between")
+    parser.add_argument("--references", type=Path, help="a file of frozen references; those of this package by default")
     parser.add_argument("--no-figures", action="store_true", help="only the page and the tables, which is faster")
     parser.add_argument("--x", choices=["time", "flops", "memory", "prediction"], default="time", help="of the figures")
     parser.set_defaults(command=_report)
@@ -218,6 +222,7 @@ def _report(options: argparse.Namespace) -> int:
             with_over_budget=options.over_budget,
             columns=_listed(options.columns),
             methods=_listed(options.methods),
+            frozen=options.references,
             x=costs[options.x],
         )
     print("\n".join(str(path) for path in paths))

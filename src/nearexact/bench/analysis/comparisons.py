@@ -40,7 +40,7 @@ def best_method(losses: pd.DataFrame, runs: pd.Series) -> str | None:
 def against_best(results: Results, metric: Metric, checkpoint: int | str = FINAL) -> pd.DataFrame:
     """Each method against the best on its data set: the mean difference over common splits, and how sure it is.
 
-    `tied` is whether the two cannot be told apart; the best is tied with itself. Methods without a value have no splits.
+    `tied` is whether the two cannot be told apart; the best is tied with itself. A method without values has no splits.
     """
     rows = []
     tables = losses_by_split(results, metric, checkpoint)

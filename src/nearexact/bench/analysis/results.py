@@ -6,7 +6,7 @@ What several tables and figures need of them, such as smoothed points, is comput
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,9 @@ class Size:
         return standardised_likelihood(self.n)
 
 
+Goals = Mapping[tuple[str, int, int, str], float]  # frozen losses by data set, seed, rows and metric
+
+
 @dataclass(frozen=True, eq=False)
 class Results:
     """Everything in a results folder. Values beyond a run's budget are left out unless `with_over_budget`."""
@@ -51,6 +54,7 @@ class Results:
     sizes: dict[str, Size]
     fidelity: list[dict[str, Any]]
     with_over_budget: bool = False
+    goals: Goals = field(default_factory=dict)  # what targets and areas measure from, where there are any
 
     @cached_property
     def bases(self) -> Mapping[str, str]:
@@ -129,7 +133,7 @@ class Results:
         }
 
 
-def read(folder: Path, *, with_over_budget: bool = False) -> Results:
+def read(folder: Path, *, with_over_budget: bool = False, goals: Goals | None = None) -> Results:
     """Read a results folder; ValueError if it holds no runs."""
     recorded = store.recorded_runs(folder)
     points = store.load_runs(folder, recorded)
@@ -144,7 +148,9 @@ def read(folder: Path, *, with_over_budget: bool = False) -> Results:
     waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in store.planned(folder))
     runs["base_method"] = runs["method"].map(_bases(points))
     points = tidy(_with_over_budget(points, runs))
-    return Results(points, runs, waiting, _sizes(runs, points), store.read_fidelity(folder), with_over_budget)
+    return Results(
+        points, runs, waiting, _sizes(runs, points), store.read_fidelity(folder), with_over_budget, goals or {}
+    )
 
 
 def _bases(points: pd.DataFrame) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The best loss of any method on a split, and what each run had spent when it first came near to it."""
+"""The best loss on a split, frozen or of any method, and what each run had spent when it first came near to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nearexact.typing import FloatArray
 
 
 def best_losses(results: Results, metric: Metric) -> pd.Series:
-    """The best final loss of any method, for each data set and seed.
+    """The best loss for each data set and seed: the frozen one if there is one, else the best final one of any method.
 
     For the log marginal likelihood only those that bound it count: others estimate it, or are other models. Only where
     there is no bound the estimates count, and where there is no estimate the other models.
@@ -29,7 +29,18 @@ def best_losses(results: Results, metric: Metric) -> pd.Series:
         )
         rank = rank.where(losses.notna())
         losses = losses.where(rank == rank.groupby(split).transform("min"))
-    return losses.groupby(split).min()
+    best = losses.groupby(split).min()
+    frozen = frozen_losses(results, metric)
+    return pd.Series({key: frozen.get(key, loss) for key, loss in best.items()}, dtype=float).rename_axis(
+        best.index.names
+    )
+
+
+def frozen_losses(results: Results, metric: Metric) -> dict[tuple[str, int], float]:
+    """The frozen losses of the folder's splits. One of another number of rows is one of other data."""
+    keys = set(zip(results.runs["dataset"], results.runs["seed"], strict=True))
+    found = {key: results.goals.get((*key, results.sizes[key[0]].n or 0, metric.name)) for key in keys}
+    return {key: loss for key, loss in found.items() if loss is not None}
 
 
 def first_within(losses: FloatArray, low: float, high: float) -> int:

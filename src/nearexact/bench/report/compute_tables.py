@@ -11,7 +11,7 @@ from nearexact.bench.analysis import profiles
 from nearexact.bench.analysis.areas import areas
 from nearexact.bench.analysis.results import Results
 from nearexact.bench.analysis.statistics import bootstrap, mean
-from nearexact.bench.analysis.targets import compute_to_target
+from nearexact.bench.analysis.targets import compute_to_target, frozen_losses
 from nearexact.bench.report import table_format
 from nearexact.bench.report.metric_tables import HEADINGS, METRIC_LABELS, labels, pairs, statuses
 from nearexact.bench.report.table_cells import LATE, mean_cell, with_interval
@@ -35,12 +35,16 @@ def target_table(results: Results) -> ReportTable:
         for name, method in pairs(results)
         if name == dataset
     ]
+    frozen = _frozen_splits(results)
     rows: dict[tuple[str, str, str], dict[str, object]] = {
-        key: {"dataset": key[0], "metric": METRIC_LABELS[key[1]], "method": key[2], "status": states[key[0], key[2]]}
+        key: {
+            "dataset": key[0], "metric": METRIC_LABELS[key[1]], "method": key[2], "status": states[key[0], key[2]],
+            "frozen": frozen[key[0], key[1]],
+        }
         for key in keys
-    }
+    }  # fmt: skip
     texts = {key: dict(row) for key, row in rows.items()}
-    headings = dict(HEADINGS)
+    headings = HEADINGS | {"frozen": "frozen splits"}
     for share in TARGETS:
         percent = f"{100 * share:.0f}"
         for metric in results.metrics:
@@ -57,6 +61,16 @@ def target_table(results: Results) -> ReportTable:
     shown_frame["method"] = shown_frame["method"].map(labels(results)["method"])
     title = "What it took to come within 1 % and 5 % of the best, median and range over seeds"
     return ReportTable("compute_to_target", title, pd.DataFrame(rows.values()), headings, shown=shown_frame)
+
+
+def _frozen_splits(results: Results) -> dict[tuple[str, str], str]:
+    """On how many splits the best is a frozen reference, for each data set and metric, such as "2 of 3"."""
+    splits = results.runs.groupby("dataset")["seed"].nunique()
+    return {
+        (dataset, metric.name): f"{sum(name == dataset for name, _ in frozen_losses(results, metric))} of {count}"
+        for metric in results.metrics
+        for dataset, count in splits.items()
+    }
 
 
 def _target_cells(needed: pd.DataFrame | None, runs: int, percent: str) -> tuple[dict[str, object], dict[str, object]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from nearexact import files, pages
-from nearexact.bench.analysis import published, verdicts
+from nearexact.bench.analysis import published, references, verdicts
 from nearexact.bench.analysis.families import BASELINES
 from nearexact.bench.analysis.losses import LML
 from nearexact.bench.analysis.results import Results, read
@@ -54,12 +54,14 @@ def write_report(
     x: str = "elapsed",
     columns: Sequence[str] = (),
     methods: Sequence[str] = (),
+    frozen: Path | None = None,
 ) -> list[Path]:
     """Write report.html, tables/ and, unless they are not wanted, figures/ over the cost `x`; the paths written.
 
-    `columns` and `methods` choose what the table `paper` has, which is not written without them.
+    `columns` and `methods` choose what the table `paper` has, which is not written without them. `frozen` is a file of
+    references, the package's own by default.
     """
-    results = read(folder, with_over_budget=with_over_budget)
+    results = read(folder, with_over_budget=with_over_budget, goals=references.goals(references.load(frozen)))
     tables = report_tables.all_tables(results, with_published=with_published, columns=columns, methods=methods)
     out.mkdir(parents=True, exist_ok=True)
     for table in tables:
