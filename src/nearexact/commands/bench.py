@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nearexact.commands import references
+from nearexact.commands.exchange import exchange
 
 RESULT_SUFFIXES = (".json", ".jsonl", ".npz", ".txt")  # of the files that a sweep writes
 
@@ -60,6 +61,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     fidelity.add_argument("results", type=Path)
     fidelity.add_argument("--memory-limit", help='for the exact GP, such as "8GB"; half of what is free')
     fidelity.add_argument("--time-limit", default="10m", help="to train an exact GP where there is no run of gpr")
+    fidelity.add_argument("--exchange", metavar="A,B", help="two methods with each other's hyperparameters instead")
     fidelity.set_defaults(command=_fidelity)
 
     references.add(commands)
@@ -184,6 +186,8 @@ def _fidelity(options: argparse.Namespace) -> int:
 
     if not options.results.is_dir():
         raise ValueError(f"there is no folder {str(options.results)!r} with results")
+    if options.exchange is not None:
+        return exchange(options, _listed(options.exchange))
     comparisons = []
     table = Table("data set", "method", "seed", "KL", "ΔLML/N", "NLPD", "exact", "diagnosis", box=None)
     limits = {"memory_limit": options.memory_limit, "time_limit": parse_seconds(options.time_limit)}

@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 import pandas as pd
 
+from nearexact.bench.method_labels import base_name
+
 SPARSE = ("sgpr", "sgpr-paper", "sgpr-tight")  # SGPR with growing M
 REFERENCES = ("sgpr-paper", "sgpr", "sgpr-tight")  # whose stages are the checkpoints: the first that was run
 BASELINES = ("linear", "mean")  # no approximations of a GP: their likelihoods are those of other models
@@ -22,11 +24,6 @@ ORDER = (  # of rows in tables
     "mean",
 )  # fmt: skip
 NO_BASES: Mapping[str, str] = MappingProxyType({})
-
-
-def base_name(label: str) -> str:
-    """A label without its options."""
-    return label.partition("{")[0].strip()
 
 
 def bases_of(frame: pd.DataFrame) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nearexact.bench import store
-from nearexact.bench.analysis.families import base_name
+from nearexact.bench.method_labels import base_name
 from nearexact.bench.metrics import COVERAGE_LEVELS
 from nearexact.evidence import Evidence
 from nearexact.typing import FloatArray

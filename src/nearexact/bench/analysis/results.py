@@ -16,10 +16,11 @@ import pandas as pd
 from nearexact.bench import datasets, store
 from nearexact.bench.analysis.checkpoints import checkpoint_values, checkpoints, milestones
 from nearexact.bench.analysis.curves import smooth
-from nearexact.bench.analysis.families import base_name, bounding_methods, is_lower_bound, ordered
+from nearexact.bench.analysis.families import bounding_methods, is_lower_bound, ordered
 from nearexact.bench.analysis.losses import COSTS, CRPS, LML, METRICS, Metric
 from nearexact.bench.analysis.pareto import Curve, frontiers
 from nearexact.bench.analysis.points import KEY, LARGEST_COUNT, tidy
+from nearexact.bench.method_labels import base_name
 from nearexact.noise_only import standardised_likelihood
 
 
@@ -55,6 +56,7 @@ class Results:
     fidelity: list[dict[str, Any]]
     with_over_budget: bool = False
     goals: Goals = field(default_factory=dict)  # what targets and areas measure from, where there are any
+    exchanged: list[dict[str, Any]] = field(default_factory=list)  # methods with each other's hyperparameters
 
     @cached_property
     def bases(self) -> Mapping[str, str]:
@@ -146,24 +148,10 @@ def read(folder: Path, *, with_over_budget: bool = False, goals: Goals | None = 
         raise ValueError(f"{folder} holds more than one run of {run}: a report is on one results folder")
     started = set(runs[KEY].itertuples(index=False, name=None))
     waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in store.planned(folder))
-    runs["base_method"] = runs["method"].map(_bases(points))
-    points = tidy(_with_over_budget(points, runs))
-    return Results(
-        points, runs, waiting, _sizes(runs, points), store.read_fidelity(folder), with_over_budget, goals or {}
-    )
-
-
-def _bases(points: pd.DataFrame) -> dict[str, str]:
-    """The recorded base method of each label."""
-    return dict(zip(points["method"], points["base_method"], strict=True)) if "base_method" in points else {}
-
-
-def _with_over_budget(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The points with a column that says whether they came after the budget of their run."""
-    if "over_budget" in points:
-        return points
-    budgets = points[KEY].merge(runs[[*KEY, "budget_seconds"]], how="left", on=KEY)["budget_seconds"]
-    return points.assign(over_budget=points["elapsed"].to_numpy() > budgets.to_numpy(dtype=float))
+    points = tidy(points)
+    compared = store.read_fidelity(folder)
+    exchanged = store.read_fidelity(folder, store.EXCHANGE)
+    return Results(points, runs, waiting, _sizes(runs, points), compared, with_over_budget, goals or {}, exchanged)
 
 
 def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
@@ -176,6 +164,7 @@ def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
         rows.append(
             {
                 **{name: spec[name] for name in KEY},
+                "base_method": spec.get("base_method") or base_name(spec["method"]),
                 "status": str(run.status()),
                 "reason": content.get("reason") or "",
                 "points": content.get("points"),

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from nearexact.bench.analysis import published
-from nearexact.bench.analysis.families import NO_BASES, base_name, ordered
+from nearexact.bench.analysis.families import NO_BASES, ordered
 from nearexact.bench.analysis.results import Results
+from nearexact.bench.method_labels import base_name
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -61,6 +62,8 @@ def all_tables(
         tables.append(estimate_table(results, estimated))
     if results.fidelity:
         tables.append(fidelity_table(results))
+    if results.exchanged:
+        tables.append(exchange_table(results))
     if len(results.failed):
         tables.append(failure_table(results))
     return [*tables, run_table(results)]
@@ -120,17 +123,30 @@ def estimate_table(results: Results, estimated: pd.DataFrame) -> ReportTable:
 
 def fidelity_table(results: Results) -> ReportTable:
     """How faithful the approximations are, as `bench fidelity` has recorded."""
-    frame = pd.DataFrame(results.fidelity)
-    first = [name for name in (*KEY, "diagnosis") if name in frame]
-    frame = frame[[*first, *(name for name in frame if name not in first)]]
+    return _records("fidelity", "Fidelity to the exact GP", results, results.fidelity, (*KEY, "diagnosis"))
+
+
+def exchange_table(results: Results) -> ReportTable:
+    """Two methods with each other's hyperparameters, as `bench fidelity --exchange` has recorded."""
+    first = ("dataset", "seed", "method", "hyperparameters_of")
+    return _records("exchange", "Methods with each other's hyperparameters", results, results.exchanged, first)
+
+
+def _records(
+    name: str, title: str, results: Results, records: list[dict[str, Any]], first: Sequence[str]
+) -> ReportTable:
+    """A table of records that other commands have kept, with these columns first."""
+    frame = pd.DataFrame(records)
+    first = [column for column in first if column in frame]
+    frame = frame[[*first, *(column for column in frame if column not in first)]]
     capitals = {"lml": "LML", "nlpd": "NLPD", "rmse": "RMSE", "crps": "CRPS", "kl": "KL"}
-    headings = {name: " ".join(capitals.get(word, word) for word in name.split("_")) for name in frame}
+    headings = {column: " ".join(capitals.get(word, word) for word in column.split("_")) for column in frame}
     headings["dataset"] = HEADINGS["dataset"]
-    label = labels(results)["method"]
-    known = set(results.runs["method"])
-    formats: dict[str, Format] = {name: significant for name in frame if name not in first}
-    formats["method"] = lambda name: label(name) if name in known else name  # a run that is no longer there
-    return ReportTable("fidelity", "Fidelity to the exact GP", frame, headings, formats)
+    label, known = labels(results)["method"], set(results.runs["method"])
+    formats: dict[str, Format] = {column: significant for column in frame if column not in first}
+    for column in ("method", "hyperparameters_of"):
+        formats[column] = lambda name: label(name) if name in known else name  # a run that is no longer there
+    return ReportTable(name, title, frame, headings, formats)
 
 
 def failure_table(results: Results) -> ReportTable:
