@@ -44,9 +44,10 @@ def write_run(
     status: RunStatus = RunStatus.FINISHED,
     reason: str = "",
     n: int | None = N,
+    budget: float = 60.0,
 ) -> None:
     """A run folder with this trace."""
-    spec = RunSpec(dataset, method, seed, budget_seconds=60.0, hard_limit_seconds=240.0)
+    spec = RunSpec(dataset, method, seed, budget_seconds=budget, hard_limit_seconds=240.0)
     folder = RunFolder(spec.folder(results))
     folder.prepare(spec)
     for point in trace:
@@ -114,6 +115,7 @@ def _point(elapsed: float, elbo: float, rng: np.random.Generator) -> dict[str, A
     worth = (elbo - NOISE) / (300.0 - NOISE)
     return {
         "elapsed": elapsed, "elbo": elbo, "rmse": 1.0 - 0.7 * worth + 0.01 * rng.normal(), "nlpd": 1.42 - worth,
+        "crps": 0.56 - 0.4 * worth,
         "predict_seconds": 0.001 * rng.uniform(0.5, 1.5), "peak_memory_mb": 100.0 + elapsed,
         "coverage_50": 0.5 + 0.02 * rng.normal(), "coverage_90": 0.9 + 0.01 * rng.normal(), "coverage_95": 0.95,
     }  # fmt: skip

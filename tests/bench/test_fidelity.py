@@ -16,7 +16,8 @@ from torch.distributions import Normal, kl_divergence
 
 from nearexact.bench import fidelity, methods, store
 from nearexact.bench.datasets import load_split
-from nearexact.bench.fidelity import Fidelity, Gaussian
+from nearexact.bench.fidelity import Fidelity
+from nearexact.bench.kept_models import Gaussian, last_model
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.bench.running.evaluator import Evaluator
 from nearexact.bench.running.recorder import Recorder
@@ -141,12 +142,12 @@ def cut_short(folder: RunFolder, elbo: float) -> None:
 
 def test_a_budget_that_ends_in_a_restart_does_not_count(tmp_path: Path) -> None:
     folder = run_here(tmp_path, "sgpr", "step", max_inducing=20)
-    milestone = fidelity._last_model(folder)
+    milestone = last_model(folder, load_split("step", 0).X_test)
     assert milestone is not None
     cut_short(folder, elbo=milestone.elbo - 1000.0)
-    assert fidelity._last_model(folder).elbo == milestone.elbo  # type: ignore[union-attr]
+    assert last_model(folder, load_split("step", 0).X_test).elbo == milestone.elbo  # type: ignore[union-attr]
     cut_short(folder, elbo=milestone.elbo + 1.0)
-    assert fidelity._last_model(folder).elbo == milestone.elbo + 1.0  # type: ignore[union-attr]
+    assert last_model(folder, load_split("step", 0).X_test).elbo == milestone.elbo + 1.0  # type: ignore[union-attr]
 
 
 def test_an_exact_gp_that_was_cut_short_is_continued(tmp_path: Path) -> None:

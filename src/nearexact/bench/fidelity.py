@@ -2,8 +2,8 @@
 
 With θ_a the approximation's hyperparameters and θ_e the exact GP's own optimum, there are four posteriors on the test
 inputs: approximation and exact GP, at θ_a and at θ_e. Where the first two differ, the approximation is unfaithful;
-where they agree, only the choice of θ can differ (Ober et al., Recommendation 1). This needs the exact GP to fit in
-memory.
+where they agree, only the choice of θ can differ (Ober et al., Recommendation 1). `exchange.py` does the same between
+any two methods.
 """
 
 from __future__ import annotations
@@ -19,39 +19,32 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearexact.bench import datasets, methods, store
-from nearexact.bench.metrics import nlpd, rmse
+from nearexact.bench import store
+from nearexact.bench.exact_reference import ExactModel, ExactReference, joint_kl
+from nearexact.bench.kept_models import Gaussian, KeptModel, SplitRuns, latent, rebuilt, runs_by_split
+from nearexact.bench.metrics import crps, nlpd, rmse
 from nearexact.bench.protocol import Task
 from nearexact.bench.store import RunFolder
 from nearexact.certificate import CERTIFIED_GAP
-from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, minimise
-from nearexact.gp.exact_training import exact_memory
-from nearexact.kernels import SquaredExponential
+from nearexact.gp import NumericalError
+from nearexact.kernels.names import named_kernel
 from nearexact.limits import is_out_of_memory, memory_budget
 from nearexact.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
+EXACT = ("gpr", "gpr-iterative")  # whose training may be the exact GP's own, the first that there is
+BASELINES = ("mean", "linear")  # which have no hyperparameters
 JOINT_POINTS = 200  # test points of the joint comparison
 SAME_POSTERIOR = 0.05  # nats of KL for each test point, in the mean, up to which two posteriors count as the same
 SAME_PREDICTION = 0.01  # nats of NLPD
-LEAST_VARIANCE = 1e-9  # of a latent function, relative to the kernel's: below that it is rounding noise
 
 FAITHFUL = "faithful"
 BETTER_OPTIMUM = "faithful, and at a better optimum than the exact GP's own training found"
 WORSE_OPTIMUM = "faithful, but at a worse optimum"
 MISSPECIFIED = "faithful, but at hyperparameters that the exact GP would not choose and that predict better"
 UNFAITHFUL = "the approximation itself is unfaithful"
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    """Latent marginals at the test inputs, and the noise that observations have in addition."""
-
-    mean: FloatArray  # [N*]
-    variance: FloatArray  # [N*]
-    noise_variance: float
 
 
 @dataclass(frozen=True)
@@ -62,6 +55,9 @@ class Fidelity:
     method: str
     seed: int
     diagnosis: str
+    kernel: str
+    reference: str  # how the exact GP was computed: "cholesky" or "iterative"
+    test_points: int  # that marginals and scores are of: all of them, or the first if the reference is iterative
     kl: float  # mean over test points of KL[approximation ‖ exact] of latent marginals, both at θ_a
     wasserstein: float  # mean 2-Wasserstein distance of the same marginals
     joint_kl: float  # KL of the joint on at most 200 test points, for each of them
@@ -69,8 +65,12 @@ class Fidelity:
     std_error: float  # the same of the predictive standard deviation
     kl_at_exact: float  # as `kl`, but with both at θ_e
     lml_difference: float  # exact LML at θ_a minus exact LML at θ_e, for each training point
+    lml_difference_error: float  # its standard error: 0 by Cholesky
     lml: float  # exact LML at θ_a
+    lml_lower: float  # proved bounds on it
+    lml_upper: float
     lml_at_exact: float  # exact LML at θ_e
+    reference_mean_error: float  # proved: what the exact means may be off, in standard deviations of the noise
     nlpd: float  # approximation at θ_a
     nlpd_exact: float  # exact GP at θ_a
     nlpd_at_exact: float  # approximation at θ_e
@@ -79,6 +79,10 @@ class Fidelity:
     rmse_exact: float
     rmse_at_exact: float
     rmse_exact_at_exact: float
+    crps: float
+    crps_exact: float
+    crps_at_exact: float
+    crps_exact_at_exact: float
 
 
 def compare(
@@ -86,15 +90,11 @@ def compare(
 ) -> Iterator[Fidelity | str]:
     """Compare all runs below a folder that recorded their hyperparameters; a sentence for each that cannot be compared.
 
-    θ_e is that of the `gpr` run of the same split if it finished; one that was cut short is continued here, and without
-    one the exact GP is trained here, for at most `time_limit` seconds.
+    θ_e is that of the `gpr` run of the same split and kernel if it finished; one that was cut short is continued here,
+    and without one the exact GP is trained here, for at most `time_limit` seconds. Where its matrix does not fit into
+    the memory, conjugate gradients take the place of Cholesky.
     """
-    by_split: dict[tuple[str, int], list[RunFolder]] = {}
-    for run in store.runs(results):
-        spec = run.read().get("spec") or {}
-        if {"dataset", "seed", "method"} <= spec.keys():
-            by_split.setdefault((spec["dataset"], spec["seed"]), []).append(run)
-    for (dataset, seed), split_runs in by_split.items():
+    for (dataset, seed), split_runs in runs_by_split(results).items():
         try:
             yield from _compare_split(dataset, seed, split_runs, memory_limit, time_limit)
         except (ValueError, MemoryError, NumericalError, RuntimeError) as error:
@@ -110,108 +110,108 @@ def write(results: Path, comparisons: list[Fidelity]) -> Path:
     return path
 
 
+def scores(y: FloatArray, prediction: Gaussian | None) -> tuple[float, float, float]:
+    """NLPD, RMSE and CRPS of a prediction of observations; NaN without one."""
+    if prediction is None:
+        return math.nan, math.nan, math.nan
+    mean, variance = prediction.of_observations
+    return nlpd(y, mean, variance), rmse(y, mean), crps(y, mean, variance)
+
+
+def task_of(dataset: str, seed: int, split: SplitRuns, memory: int) -> Task:
+    """The task of a split without a time limit, for methods that rebuild a posterior."""
+    data, threads = split.data, torch.get_num_threads()
+    return Task(dataset, data.X_train, data.y_train, len(data.y_test), seed, math.inf, memory, "cpu", threads)
+
+
 def _compare_split(
     dataset: str, seed: int, runs: list[RunFolder], memory_limit: int | float | str | None, time_limit: float
 ) -> Iterator[Fidelity | str]:
-    specs = {run: run.read()["spec"] for run in runs}
-    models = {run: model for run in runs if (model := _last_model(run)) is not None}
-    others = {run: model for run, model in models.items() if specs[run]["method"] != "gpr"}
+    split = SplitRuns.of(dataset, seed, runs)
     for run in runs:
-        if run not in models and specs[run]["method"] not in ("mean", "linear"):
-            yield f"{run.path}: no predictions with lengthscales, variance and noise_variance are kept"
-    if not others:
-        return
-    data = datasets.load_split(dataset, seed)
-    needed, free = exact_memory(SquaredExponential(), len(data.y_train)), memory_budget(memory_limit, CPU)
-    if needed > free:
-        raise MemoryError(f"the exact GP needs {needed / 1e9:.3g} GB, there are {free / 1e9:.3g} GB")
-    exact = ExactObjective(SquaredExponential(), 0.01, data.X_train, data.y_train)
-    exact_run = next(((run, model) for run, model in models.items() if run not in others), None)
-    kernel_e, noise_e = _optimum(data, exact_run, free, time_limit)
-    posterior_e = exact.factorise(kernel_e, noise_e)
-    reference = _Reference(data, kernel_e, noise_e, posterior_e.lml, _latent(posterior_e, data.X_test))
-    del posterior_e  # an [N, N] array
-    threads, budget = torch.get_num_threads(), math.inf
-    task = Task(dataset, data.X_train, data.y_train, len(data.y_test), seed, budget, int(free), "cpu", threads)
-    for run, model in others.items():
-        try:
-            yield _compare_run(specs[run], task, model, reference, exact)
-        except Exception as error:  # a plug-in's mistake, or parameters at which nothing can be computed
-            yield f"{run.path}: {type(error).__name__}: {error}"
+        if run not in split.models and split.base(run) not in BASELINES:
+            yield f"{run.path}: no predictions with hyperparameters are kept"
+    free = memory_budget(memory_limit, CPU)
+    task = task_of(dataset, seed, split, free)
+    for name in dict.fromkeys(model.kernel_name for model in split.models.values()):
+        models = {run: model for run, model in split.models.items() if model.kernel_name == name}
+        trained = _trained(split, models)
+        others = {run: model for run, model in models.items() if split.base(run) != EXACT[0]}
+        if not others:
+            continue
+        reference = ExactReference(named_kernel(name), split.data, free, seed)
+        at_exact = reference.at(*reference.optimum(trained, time_limit))
+        for run, model in others.items():
+            try:
+                yield _compare_run(split.specs[run], task, model, reference, at_exact)
+            except Exception as error:  # a plug-in's mistake, or parameters at which nothing can be computed
+                yield f"{run.path}: {type(error).__name__}: {error}"
 
 
-@dataclass(frozen=True)
-class _Reference:
-    """The exact GP at its own optimum."""
-
-    data: datasets.Split
-    kernel: Any
-    noise_variance: float
-    lml: float
-    latent: Gaussian
+def _trained(split: SplitRuns, models: dict[RunFolder, KeptModel]) -> tuple[RunFolder, KeptModel] | None:
+    """The run of the exact GP, if there is one."""
+    for base in EXACT:
+        for run, model in models.items():
+            if split.base(run) == base:
+                return run, model
+    return None
 
 
 def _compare_run(
-    spec: dict[str, Any], task: Task, model: _Model, reference: _Reference, exact: ExactObjective
+    spec: dict[str, Any], task: Task, model: KeptModel, reference: ExactReference, at_exact: ExactModel
 ) -> Fidelity:
-    data = reference.data
-    rebuilt_e = _rebuilt(spec, task, reference.kernel, reference.noise_variance, model.m)
-    approximation_e = _latent(rebuilt_e, data.X_test) if rebuilt_e is not None else None
-    rebuilt_a = _rebuilt(spec, task, model.kernel, model.noise_variance, model.m)
-    posterior_a = exact.factorise(model.kernel, model.noise_variance)
-    return _judge(
-        spec,
-        data,
-        model.predictions,
-        _latent(posterior_a, data.X_test),
-        approximation_e,
-        reference.latent,
-        lml=posterior_a.lml,
-        lml_e=reference.lml,
-        joint_kl=_joint_kl(rebuilt_a, posterior_a, data.X_test),
-    )
-
-
-def _judge(
-    spec: dict[str, Any],
-    data: datasets.Split,
-    approximation: Gaussian,
-    exact: Gaussian,
-    approximation_e: Gaussian | None,
-    exact_e: Gaussian,
-    *,
-    lml: float,
-    lml_e: float,
-    joint_kl: float,
-) -> Fidelity:
-    y_test = data.y_test
-    kl, difference = marginal_kl(approximation, exact), (lml - lml_e) / len(data.y_train)
-    scores = {"nlpd": approximation, "nlpd_exact": exact, "nlpd_exact_at_exact": exact_e}
-    densities = {name: nlpd(y_test, g.mean, g.variance + g.noise_variance) for name, g in scores.items()}
-    errors = {name.replace("nlpd", "rmse"): rmse(y_test, g.mean) for name, g in scores.items()}
-    spread = np.sqrt(exact.variance + exact.noise_variance)
-    std = np.sqrt(approximation.variance + approximation.noise_variance)
+    X, y = reference.X_test, reference.y_test
+    theta_e = at_exact.posterior.kernel, at_exact.posterior.noise_variance
+    own_e = _at(spec, task, *theta_e, model.m)
+    own_a = _at(spec, task, model.kernel, model.noise_variance, model.m)
+    exact = reference.at(model.kernel, model.noise_variance)
+    approximation, approximation_e = model.predictions.first(len(y)), None if own_e is None else latent(own_e, X)
+    kl = marginal_kl(approximation, exact.latent)
+    difference = (exact.lml - at_exact.lml) / len(task.y_train)
+    named = {
+        "": approximation,
+        "_exact": exact.latent,
+        "_at_exact": approximation_e,
+        "_exact_at_exact": at_exact.latent,
+    }
+    scored = {name: scores(y, prediction) for name, prediction in named.items()}
+    spread, std = (np.sqrt(g.of_observations[1]) for g in (exact.latent, approximation))
     return Fidelity(
         dataset=spec["dataset"],
         method=spec["method"],
         seed=spec["seed"],
-        diagnosis=diagnose(kl, difference, densities["nlpd_exact"], densities["nlpd_exact_at_exact"]),
+        diagnosis=diagnose(kl, difference, scored["_exact"][0], scored["_exact_at_exact"][0]),
+        kernel=model.kernel_name,
+        reference=reference.way,
+        test_points=len(y),
         kl=kl,
-        wasserstein=marginal_wasserstein(approximation, exact),
-        joint_kl=joint_kl,
-        mean_error=float(np.sqrt(np.mean(((approximation.mean - exact.mean) / spread) ** 2))),
+        wasserstein=marginal_wasserstein(approximation, exact.latent),
+        joint_kl=joint_kl(own_a, exact, X, JOINT_POINTS),
+        mean_error=float(np.sqrt(np.mean(((approximation.mean - exact.latent.mean) / spread) ** 2))),
         std_error=float(np.sqrt(np.mean((std / spread - 1.0) ** 2))),
-        kl_at_exact=marginal_kl(approximation_e, exact_e) if approximation_e else math.nan,
+        kl_at_exact=marginal_kl(approximation_e, at_exact.latent) if approximation_e else math.nan,
         lml_difference=difference,
-        lml=lml,
-        lml_at_exact=lml_e,
-        nlpd_at_exact=nlpd(y_test, approximation_e.mean, approximation_e.variance + approximation_e.noise_variance)
-        if approximation_e
-        else math.nan,
-        rmse_at_exact=rmse(y_test, approximation_e.mean) if approximation_e else math.nan,
-        **densities,
-        **errors,
+        lml_difference_error=math.hypot(exact.standard_error, at_exact.standard_error) / len(task.y_train),
+        lml=exact.lml,
+        lml_lower=exact.lower,
+        lml_upper=exact.upper,
+        lml_at_exact=at_exact.lml,
+        reference_mean_error=exact.mean_error,
+        **{
+            f"{score}{name}": values[k]
+            for name, values in scored.items()
+            for k, score in enumerate(("nlpd", "rmse", "crps"))
+        },
     )
+
+
+def _at(spec: dict[str, Any], task: Task, kernel: Any, noise_variance: float, m: int | None) -> Any | None:
+    """A method's own posterior at given hyperparameters; None if it cannot compute that."""
+    try:
+        return rebuilt(spec, task, kernel, noise_variance, m)
+    except NumericalError as error:
+        logger.info("%s at other hyperparameters: %s", spec["method"], error)
+        return None
 
 
 def diagnose(kl: float, lml_difference: float, nlpd_here: float, nlpd_there: float) -> str:
@@ -238,107 +238,3 @@ def marginal_kl(a: Gaussian, e: Gaussian) -> float:
 def marginal_wasserstein(a: Gaussian, e: Gaussian) -> float:
     """Mean over the points of the 2-Wasserstein distance between latent marginals."""
     return float(np.mean(np.hypot(a.mean - e.mean, np.sqrt(a.variance) - np.sqrt(e.variance))))
-
-
-def _joint_kl(approximation: Any, exact: ExactPosterior, X_test: FloatArray) -> float:
-    """KL of the joint latent distribution on the first test points, for each point; NaN if it cannot be computed."""
-    if not hasattr(approximation, "joint"):
-        return math.nan
-    X = X_test[:JOINT_POINTS]
-    floor = 1e-6 * float(exact.kernel.parameters["variance"])  # smooth functions: the covariances are nearly singular
-    (m_a, S_a), (m_e, S_e) = approximation.joint(X), exact.joint(X)
-    for S in (S_a, S_e):
-        S.diagonal().add_(floor)
-    try:
-        L_a, L_e = torch.linalg.cholesky(S_a), torch.linalg.cholesky(S_e)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        return math.nan
-    ratio = torch.linalg.solve_triangular(L_e, L_a, upper=False)
-    shift = torch.linalg.solve_triangular(L_e, (m_a - m_e)[:, None], upper=False)
-    log_ratio = 2.0 * (L_e.diagonal().log().sum() - L_a.diagonal().log().sum())
-    return float(0.5 * (ratio.square().sum() + shift.square().sum() - len(X) + log_ratio)) / len(X)
-
-
-@dataclass(frozen=True)
-class _Model:
-    """The last model that a run recorded."""
-
-    kernel: SquaredExponential
-    noise_variance: float
-    m: int | None
-    elbo: float
-    milestone: bool
-    predictions: Gaussian
-
-
-def _last_model(run: RunFolder) -> _Model | None:
-    """The last milestone, or the end of the run if its likelihood is no lower: M may just have grown there."""
-    models = [model for number, point in enumerate(run.points()[0]) if (model := _kept(run, number, point))]
-    milestones = [model for model in models if model.milestone]
-    if not milestones or models[-1].elbo >= milestones[-1].elbo:
-        return models[-1] if models else None
-    return milestones[-1]
-
-
-def _kept(run: RunFolder, number: int, point: dict[str, Any]) -> _Model | None:
-    """The model of a point of the trace, if its predictions and hyperparameters were kept."""
-    path, info = run.path / store.PREDICTIONS / f"{number}.npz", point.get("info", {})
-    if not path.exists() or not {"lengthscales", "variance", "noise_variance"} <= info.keys():
-        return None
-    try:
-        kernel, noise = SquaredExponential(info["lengthscales"], info["variance"]), float(info["noise_variance"])
-        with np.load(path) as saved:
-            mean, variance = saved["mean"], saved["variance"]
-        latent = np.maximum(variance - noise, LEAST_VARIANCE * float(info["variance"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    m, elbo = point.get("m"), point.get("elbo")
-    return _Model(
-        kernel,
-        noise,
-        None if m is None else int(m),
-        -math.inf if elbo is None else float(elbo),
-        bool(point.get("milestone")),
-        Gaussian(mean, latent, noise),
-    )
-
-
-def _latent(posterior: Any, X: FloatArray) -> Gaussian:
-    mean, variance = (np.asarray(part) for part in posterior.predict(X))
-    floor = LEAST_VARIANCE * float(posterior.kernel.parameters["variance"])
-    return Gaussian(mean, np.maximum(variance, floor), float(posterior.noise_variance))
-
-
-def _rebuilt(
-    spec: dict[str, Any], task: Task, kernel: SquaredExponential, noise_variance: float, m: int | None
-) -> Any | None:
-    """The method's own posterior at given hyperparameters, if it can compute that."""
-    try:
-        method = methods.create(spec["method"], spec.get("options"))
-    except ValueError:  # a plug-in that is no longer there
-        return None
-    if not hasattr(method, "at"):
-        return None
-    try:
-        return method.at(task, kernel, noise_variance, m)
-    except NumericalError as error:
-        logger.info("%s at other hyperparameters: %s", spec["method"], error)
-        return None
-
-
-def _optimum(
-    data: datasets.Split, exact_run: tuple[RunFolder, _Model] | None, memory: int, time_limit: float
-) -> tuple[Any, float]:
-    """The end of the exact GP's own training: its run's if that finished; else it is continued, or done, here."""
-    if exact_run is None:
-        training = ExactTraining(
-            SquaredExponential(), data.X_train, data.y_train, memory_limit=memory, time_limit=time_limit
-        )
-        training.run()
-        return training.layout.unpack(training.best_theta)
-    run, model = exact_run
-    if run.status() == store.RunStatus.FINISHED:
-        return model.kernel, model.noise_variance
-    objective = ExactObjective(model.kernel, model.noise_variance, data.X_train, data.y_train)
-    optimum = minimise(objective, objective.theta0, time_limit=time_limit)
-    return objective.layout.unpack(optimum.theta)

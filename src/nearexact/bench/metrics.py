@@ -1,4 +1,4 @@
-"""How good predictions are: root mean squared error, negative log predictive density, coverage of intervals."""
+"""How good predictions are: errors of the mean, scores of the whole distribution, coverage of intervals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from statistics import NormalDist
 
 import numpy as np
+from scipy.special import ndtr
 
 from nearexact.typing import FloatArray
 
@@ -20,6 +21,17 @@ def rmse(y: FloatArray, mean: FloatArray) -> float:
 def nlpd(y: FloatArray, mean: FloatArray, variance: FloatArray) -> float:
     """Mean negative log density of y under independent Gaussians."""
     return float(np.mean(0.5 * (np.log(2.0 * math.pi * variance) + (y - mean) ** 2 / variance)))
+
+
+def crps(y: FloatArray, mean: FloatArray, variance: FloatArray) -> float:
+    """Mean continuous ranked probability score of Gaussians: an absolute error that takes the spread into account.
+
+    In the units of y, and milder with outliers than the log density (Gneiting and Raftery 2007, equation 21).
+    """
+    std = np.sqrt(variance)
+    z = (y - mean) / std
+    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    return float(np.mean(std * (z * (2.0 * ndtr(z) - 1.0) + 2.0 * density - 1.0 / math.sqrt(math.pi))))
 
 
 def coverage(y: FloatArray, mean: FloatArray, variance: FloatArray, level: float) -> float:

@@ -43,6 +43,7 @@ RUN, TRACE, PREDICTIONS, LOCK = "run.json", "trace.jsonl", "predictions", "lock"
 LOG = "log.txt"
 PLAN = "experiment.json"  # the runs that were asked for, so that `bench status` can say what is left
 FIDELITY = "fidelity.json"  # the comparison with the exact GP
+EXCHANGE = "exchange.json"  # methods with each other's hyperparameters
 ASIDE = "aside-"  # and a number
 VERSION = 1  # of run.json; files without a number have this one
 LONGEST_NAME = 120  # characters of a folder's name; file systems allow 255
@@ -295,9 +296,9 @@ def planned(results: Path) -> list[RunSpec]:
         return []
 
 
-def read_fidelity(results: Path) -> list[dict[str, Any]]:
-    """The comparison with the exact GP; empty if there is none, ValueError if it is damaged."""
-    path = results / FIDELITY
+def read_fidelity(results: Path, name: str = FIDELITY) -> list[dict[str, Any]]:
+    """The comparison with the exact GP, or of two methods; empty if there is none, ValueError if it is damaged."""
+    path = results / name
     try:
         records = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

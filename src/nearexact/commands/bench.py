@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from nearexact.commands import references
+from nearexact.commands.exchange import exchange
 
 RESULT_SUFFIXES = (".json", ".jsonl", ".npz", ".txt")  # of the files that a sweep writes
 
@@ -57,8 +61,10 @@ def _add(parser: argparse.ArgumentParser) -> None:
     fidelity.add_argument("results", type=Path)
     fidelity.add_argument("--memory-limit", help='for the exact GP, such as "8GB"; half of what is free')
     fidelity.add_argument("--time-limit", default="10m", help="to train an exact GP where there is no run of gpr")
+    fidelity.add_argument("--exchange", metavar="A,B", help="two methods with each other's hyperparameters instead")
     fidelity.set_defaults(command=_fidelity)
 
+    references.add(commands)
     _add_report(commands.add_parser("report", help="one page, tables and figures from a results folder"))
     commands.add_parser("methods", help="list methods").set_defaults(command=_methods)
 
@@ -69,6 +75,12 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, required=True, help="a folder for report.html, tables/ and figures/"
     )
     parser.add_argument("--published", action="store_true", help="show the paper's published results as well")
+    parser.add_argument(
+        "--over-budget", action="store_true", help="count values beyond the budget, which are marked with †"
+    )
+    parser.add_argument("--columns", help="of a table for a paper, with commas between, such as rmse,nlpd,elapsed")
+    parser.add_argument("--methods", help="of the same table, with commas between")
+    parser.add_argument("--references", type=Path, help="a file of frozen references; those of this package by default")
     parser.add_argument("--no-figures", action="store_true", help="only the page and the tables, which is faster")
     parser.add_argument("--x", choices=["time", "flops", "memory", "prediction"], default="time", help="of the figures")
     parser.set_defaults(command=_report)
@@ -174,6 +186,8 @@ def _fidelity(options: argparse.Namespace) -> int:
 
     if not options.results.is_dir():
         raise ValueError(f"there is no folder {str(options.results)!r} with results")
+    if options.exchange is not None:
+        return exchange(options, _listed(options.exchange))
     comparisons = []
     table = Table("data set", "method", "seed", "KL", "ΔLML/N", "NLPD", "exact", "diagnosis", box=None)
     limits = {"memory_limit": options.memory_limit, "time_limit": parse_seconds(options.time_limit)}
@@ -192,6 +206,11 @@ def _fidelity(options: argparse.Namespace) -> int:
     return 0
 
 
+def _listed(text: str | None) -> list[str]:
+    """The names in a list with commas between; commas within braces belong to a name."""
+    return [] if text is None else [name.strip() for name in re.split(r",(?![^{]*\})", text)]
+
+
 def _report(options: argparse.Namespace) -> int:
     from nearexact.bench.report.page import PAGE, write_report
 
@@ -204,6 +223,10 @@ def _report(options: argparse.Namespace) -> int:
             options.output,
             with_published=options.published,
             with_figures=not options.no_figures,
+            with_over_budget=options.over_budget,
+            columns=_listed(options.columns),
+            methods=_listed(options.methods),
+            frozen=options.references,
             x=costs[options.x],
         )
     print("\n".join(str(path) for path in paths))

@@ -23,11 +23,11 @@ class Numerics:
     cholesky_attempts: int = 10
     floor: float = 1e-5  # lower bound on every positive hyperparameter
     noise_bounds: tuple[float, float] = (0.0, math.inf)  # a user's, on the noise variance; fixed if both are the same
-    trace_tolerance: float = (
-        1e-3  # by how much q(x, x) may exceed k(x, x), relatively, for a negative trace to be mended
-    )
+    # By how much q(x, x) may exceed k(x, x), relatively, for a negative trace to be mended. The paper mends "relatively
+    # small" errors and says no number: this one is ours.
+    trace_tolerance: float = 1e-3
     selection_tolerance: float = (
-        1e-12  # residual variance, relative to the largest, at which all further points are copies
+        1e-12  # ours: residual variance, relative to the largest, below which points are copies
     )
     direct_condition: float = 30.0  # mean condition of K_ZZ up to which V is not needed at all; see sparse.py ...
     direct_signal_to_noise: float = 1e8  # largest mean of k(x, x)/s for the same

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearexact.bench.analysis.checkpoints import checkpoints, reference_method
+from nearexact.bench.analysis.checkpoints import checkpoints, reference_methods
 from tests.bench.synthetic import as_results, points
 
 times = st.lists(st.floats(0.1, 20.0), min_size=1, max_size=6).map(sorted)
@@ -55,7 +55,7 @@ def test_checkpoints_and_what_runs_had_at_them(rows: list[dict[str, Any]]) -> No
             if before:
                 expected["other", seed, m] = -before[-1]["elbo"]
     table = as_results(points(rows)).checkpoint_values
-    got = {(row.method, row.seed, row.checkpoint): row.lml for row in table.itertuples()}
+    got = {(row.method, row.seed, row.checkpoint): row.negative_lml for row in table.itertuples()}
     finals = {key: got.pop(key) for key in list(got) if key[0] == "sgpr" and key[2] == "final"}
     assert got == pytest.approx(expected)
     assert len(finals) == len({row["seed"] for row in rows})
@@ -77,9 +77,20 @@ def test_a_stage_that_was_cut_short_makes_no_checkpoint() -> None:
     assert checkpoints(points(rows))["m"].tolist() == [10, 20]
 
 
-def test_without_sgpr_its_family_makes_the_checkpoints_and_without_that_nobody() -> None:
+def test_the_papers_procedure_makes_the_checkpoints_then_its_family_and_without_that_nobody() -> None:
     row = {"elapsed": 1.0, "m": 10, "elbo": -5.0, "milestone": True}
-    assert reference_method(points([row | {"method": "sgpr-paper"}, row | {"method": "other"}])) == "sgpr-paper"
-    assert reference_method(points([row | {"method": "other"}])) is None
+
+    def reference(*methods: str) -> str | None:
+        return reference_methods(points(row | {"method": method} for method in methods)).get("a")
+
+    assert reference("sgpr", "sgpr-paper", "other") == "sgpr-paper"
+    assert reference("sgpr-tight", "sgpr", "other") == "sgpr"
+    assert reference("sgpr-tight", "other") == "sgpr-tight"
+    assert reference("other") is None
+    assert reference("sgpr_fast.py:SGPR", "sgpr_fast") is None  # what a plug-in is called says nothing
+    mixed = points([row | {"method": "sgpr"}, row | {"method": "sgpr-paper"}, row | {"dataset": "b"}])
+    assert dict(zip(checkpoints(mixed)["dataset"], checkpoints(mixed)["reference"], strict=True)) == {
+        "a": "sgpr-paper", "b": "sgpr"
+    }  # fmt: skip
     values = as_results(points([row | {"method": "other"}])).checkpoint_values
     assert values["checkpoint"].tolist() == ["final"]

@@ -18,14 +18,14 @@ runs = st.lists(st.tuples(st.integers(1, 4), values, st.booleans()), min_size=1,
 
 
 def naive_smoothing(m: list[int], elbo: list[float], milestone: list[bool]) -> list[int]:
-    """Appendix E, step by step."""
+    """Appendix E, step by step; a fall within an M counts as a discontinuity too."""
     finite = [value for value in elbo if math.isfinite(value)]
     tolerance = 0.001 * (max(finite) - min(finite)) if finite else 0.0
     shown = [0]
     holding = False
     for i in range(1, len(m)):
         before = shown[i - 1]
-        if not holding and (milestone[i - 1] or m[i] != m[i - 1]):
+        if not holding and (milestone[i - 1] or m[i] != m[i - 1] or elbo[i] < elbo[i - 1] - tolerance):
             holding = True
         if holding and (math.isnan(elbo[before]) or elbo[i] >= elbo[before] - tolerance):
             holding = False

@@ -31,9 +31,9 @@ def test_each_run_has_its_last_pair_and_its_largest_error(tmp_path: Path) -> Non
     assert table[["method", "seed", "points"]].to_numpy().tolist() == [["itergp", 0, 3], ["itergp", 1, 2]]
     assert (table["excess_per_point"] * N).tolist() == pytest.approx([10.0, -8.0])
     assert (table["largest_excess"] * N).tolist() == pytest.approx([-50.0, -8.0])
-    assert (table["exact"] - table["estimate"]).tolist() == pytest.approx([10.0, -8.0])
+    assert (table["negative_lml_exact"] - table["negative_lml_estimate"]).tolist() == pytest.approx([10.0, -8.0])
     last = content.points[(content.points["method"] == "itergp") & (content.points["seed"] == 0)].iloc[-1]
-    assert table["estimate"].iloc[0] == -last["elbo"]
+    assert table["negative_lml_estimate"].iloc[0] == -last["elbo"]
 
 
 def test_the_page_and_the_tables_show_them_if_there_are_any(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_curves_can_be_drawn_over_every_cost(x: str, content: results.Results) -
     figure = figures.curves(content, "alpha", points[points["dataset"] == "alpha"].reset_index(drop=True), x)
     assert isinstance(figure, Figure)
     panels = figure.axes
-    assert [ax.get_title(loc="left") for ax in panels] == ["nLB and nUB", "RMSE", "NLPD"]
+    assert [ax.get_title(loc="left") for ax in panels] == ["nLB and nUB", "RMSE", "NLPD", "CRPS"]
     assert figure.get_suptitle() == "alpha (n = 1000, d = 3)"
     drawn = {line.get_color() for line in panels[1].get_lines()}
     assert {styles(["sgpr"])["sgpr"].colour, styles(["gpr"])["gpr"].colour} <= drawn

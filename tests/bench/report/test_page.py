@@ -57,7 +57,7 @@ def test_the_command_writes_page_tables_and_figures(tmp_path: Path, capsys: pyte
     for name in (
         "near_exactness",
         "near_exact_counts",
-        "lml",
+        "negative_lml",
         "rmse",
         "nlpd",
         "compute_to_target",
@@ -69,12 +69,12 @@ def test_the_command_writes_page_tables_and_figures(tmp_path: Path, capsys: pyte
             assert (out / "tables" / f"{name}.{suffix}").stat().st_size > 20
     assert (out / "figures" / "naval_curves.pdf").exists()
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "SGPR (published, A6000)" in page
+    assert "SGPR (paper) (published, A6000)" in page
     assert len(page.encode()) < 8_000_000
     files = embedded(page, "files-data")
     assert isinstance(files, dict)
-    assert files["lml.csv"] == (out / "tables" / "lml.csv").read_text(encoding="utf-8")
-    assert files["lml.tex"] == (out / "tables" / "lml.tex").read_text(encoding="utf-8")
+    assert files["negative_lml.csv"] == (out / "tables" / "negative_lml.csv").read_text(encoding="utf-8")
+    assert files["negative_lml.tex"] == (out / "tables" / "negative_lml.tex").read_text(encoding="utf-8")
 
 
 def test_a_folder_with_only_failures_still_gives_a_report(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_checkpoint_cells_are_means_over_seeds(folder: Path, tables: dict[str, R
 
 
 def test_the_rows_have_the_papers_order_and_plugins_come_last(tables: dict[str, ReportTable]) -> None:
-    texts = tables["lml"].texts()
+    texts = tables["negative_lml"].texts()
     assert texts.loc[texts["dataset"] == "alpha", "method"].tolist() == [
         "(seconds)", "IterGP", "SGPR", "GPR", "Linear", "Mean", "Own"
     ]  # fmt: skip
@@ -73,7 +73,7 @@ def test_failures_and_what_is_not_there_are_visible(tables: dict[str, ReportTabl
     assert alpha.loc["IterGP", "status"] == "1 error"
     assert alpha.loc["GPR", "M=10"] == "n/a"
     assert tables["rmse"].texts().set_index(["dataset", "method"]).loc[("alpha", "IterGP"), "final"] == "3.1e9"
-    lml = tables["lml"].texts().set_index(["dataset", "method"])
+    lml = tables["negative_lml"].texts().set_index(["dataset", "method"])
     assert lml.loc[("alpha", "IterGP"), "final"] == "nan"
 
 
@@ -121,10 +121,12 @@ def test_published_rows_stand_beside_ours_with_their_own_times(content: Results)
     frame = report_tables.checkpoint_table(renamed, LML, with_published=True).frame
     rows = frame[frame["dataset"] == "naval"].set_index("method")
     table = load_published()
-    value = table[(table["metric"] == "lml") & (table["dataset"] == "naval") & (table["method"] == "sgpr")]
+    value = table[
+        (table["metric"] == "negative_lml") & (table["dataset"] == "naval") & (table["method"] == "sgpr-paper")
+    ]
     value = value.set_index("checkpoint")
-    assert rows.loc["sgpr (published, A6000)", "M=500"] == value.loc["500", "value"]
-    assert rows.loc["sgpr (published, A6000)", "final"] == value.loc["final", "value"]
+    assert rows.loc["sgpr-paper (published, A6000)", "M=500"] == value.loc["500", "value"]
+    assert rows.loc["sgpr-paper (published, A6000)", "final"] == value.loc["final", "value"]
     assert rows.loc["(seconds, published, A6000)", "M=500"] == value.loc["500", "seconds"]
     texts = report_tables.checkpoint_table(renamed, LML, with_published=True).texts().set_index("method")
     assert texts.loc["IterGP (published, A6000)", "M=500"] == "nan"  # as printed

@@ -1,19 +1,20 @@
-"""The area under a curve: one number for what a method reaches for its costs.
+"""The area under a curve: one number for what a run reaches for its costs.
 
-It is the mean of the best loss so far over the logarithm of the cost, scaled to the data set: 0 is the best from the
+It is the mean of the best loss so far over the logarithm of the cost, scaled to the split: 0 is the best from the
 start, 1 is never better than the constant predictor. `docs/report.md` defines it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 
 from nearexact.bench.analysis.families import BASELINES
-from nearexact.bench.analysis.losses import COSTS, METRICS
-from nearexact.bench.analysis.pareto import Curve
+from nearexact.bench.analysis.pareto import Curve, frontier
+from nearexact.bench.analysis.points import KEY, RunKey, run_positions
 from nearexact.bench.analysis.results import Results
 from nearexact.bench.analysis.targets import best_losses
 
@@ -21,7 +22,7 @@ from nearexact.bench.analysis.targets import best_losses
 def area(curve: Curve, cost_range: tuple[float, float], best: float, worst: float) -> float:
     """The mean over the logarithm of cost of the best loss so far, scaled from 0 at `best` to 1 at `worst` and clipped.
 
-    Before its first point a method counts as 1. With a range of one cost only, it is the value there.
+    Before its first point a run counts as 1. With a range of one cost only, it is the value there.
     """
     costs, losses = curve
     low, high = (math.log(cost) for cost in cost_range)
@@ -36,33 +37,46 @@ def area(curve: Curve, cost_range: tuple[float, float], best: float, worst: floa
 
 
 def areas(results: Results) -> pd.DataFrame:
-    """Area under the curve of each method on each data set: dataset, method, metric, cost, area."""
-    rows = []
-    for metric in METRICS:
-        best = best_losses(results, metric).groupby("dataset").median()
-        for cost in COSTS:
-            for dataset, curves in results.frontiers[metric.name, cost].items():
-                limits = cost_range(curves)
-                if limits is None:
-                    continue
-                worst = metric.constant(results.sizes[dataset].n)
-                for method, curve in curves.items():
-                    value = area(_positive(curve), limits, best.get(dataset, math.nan), worst)
-                    rows.append((dataset, method, metric.name, cost, value))
-    return pd.DataFrame(rows, columns=["dataset", "method", "metric", "cost", "area"])
+    """Area under the curve of each run: KEY, metric, cost, area.
 
-
-def cost_range(curves: dict[str, Curve]) -> tuple[float, float] | None:
-    """The least and the largest cost of the frontiers, None where no cost was recorded.
-
-    Baselines cost almost nothing, so theirs count only where there is no other method.
+    NaN where a run has losses but has not recorded the cost, such as a plug-in that counts no operations: that is no
+    merit and no fault. A run without losses has an area of 1.
     """
-    for names in (set(curves) - set(BASELINES), set(curves)):
-        spent = np.concatenate([np.empty(0), *(curves[name][0] for name in sorted(names))])
-        spent = spent[spent > 0.0]
-        if len(spent):
-            return float(spent.min()), float(spent.max())
-    return None
+    rows = []
+    positions = dict(run_positions(results.smoothed))
+    by_dataset = {name: list(runs[KEY].itertuples(index=False)) for name, runs in results.runs.groupby("dataset")}
+    for (metric, cost), methods in results.compared.items():
+        losses, costs = metric.loss(results.smoothed).to_numpy(), results.smoothed[cost].to_numpy()
+        best = best_losses(results, metric)
+        for dataset, keys in by_dataset.items():
+            curves: dict[RunKey, Curve] = {}
+            unknown: set[RunKey] = set()
+            for key in [tuple(key) for key in keys if key.method in methods]:
+                run = positions.get(key, np.empty(0, dtype=int))
+                on = run[frontier(costs[run], losses[run])]
+                curves[key] = costs[on], losses[on]
+                if np.isfinite(losses[run]).any() and not np.isfinite(costs[run]).any():
+                    unknown.add(key)
+            limits = cost_range((results.bases[key[1]] in BASELINES, curve) for key, curve in curves.items())
+            worst = metric.constant(results.sizes[dataset].n)
+            for key, curve in curves.items():
+                goal = best.get((dataset, key[2]), math.nan)
+                known = limits is not None and key not in unknown
+                value = area(_positive(curve), limits, goal, worst) if known and limits else math.nan
+                rows.append((*key, metric.name, cost, value))
+    return pd.DataFrame(rows, columns=[*KEY, "metric", "cost", "area"])
+
+
+def cost_range(curves: Iterable[tuple[bool, Curve]]) -> tuple[float, float] | None:
+    """The least and the largest cost of frontiers, None where no cost was recorded.
+
+    Baselines, which are marked, cost almost nothing, so theirs count only where there is no other method.
+    """
+    spent: dict[bool, list[float]] = {False: [], True: []}
+    for is_baseline, (costs, _) in curves:
+        spent[is_baseline] += costs[costs > 0.0].tolist()
+    counted = spent[False] or spent[True]
+    return (min(counted), max(counted)) if counted else None
 
 
 def _positive(curve: Curve) -> Curve:

@@ -11,20 +11,19 @@ import math
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis.families import ordered
 from nearexact.bench.analysis.points import KEY
 from nearexact.bench.analysis.results import Results
 
-COLUMNS = [*KEY, "estimate", "exact", "excess_per_point", "largest_excess", "points"]
+COLUMNS = [*KEY, "negative_lml_estimate", "negative_lml_exact", "excess_per_point", "largest_excess", "points"]
 
 
 def estimates(results: Results) -> pd.DataFrame:
     """A row for each run that recorded exact values: at its last point that has one, and the largest error of all.
 
-    `estimate` and `exact` are losses, −LML; the excess is (estimated − exact LML)/N, so that above zero the estimate
+    Estimate and exact value are losses, −LML; the excess is (estimated − exact LML)/N, so that above zero the estimate
     is too optimistic. `largest_excess` is the excess furthest from zero over all points.
     """
-    points = results.points.rename(columns={"exact_lml": "exact"})
+    points = results.counted.rename(columns={"exact_lml": "exact"})
     points = points[np.isfinite(points["exact"]) & np.isfinite(points["elbo"])]
     rows = {}
     for key, run in points.groupby(KEY):
@@ -32,6 +31,6 @@ def estimates(results: Results) -> pd.DataFrame:
         largest = excess[np.argmax(np.abs(excess))]
         last = run.iloc[-1]
         rows[key] = (*key, -last["elbo"], -last["exact"], excess[-1], largest, len(run))
-    place = {method: position for position, method in enumerate(ordered(points["method"]))}
+    place = {method: position for position, method in enumerate(results.ordered(points["method"]))}
     keys = sorted(rows, key=lambda key: (key[0], place[key[1]], key[2]))
     return pd.DataFrame([rows[key] for key in keys], columns=COLUMNS)

@@ -1,49 +1,66 @@
-"""Which methods belong together, and what their `elbo` is: a bound, an estimate, or another model's likelihood."""
+"""Which methods belong together, and what their `elbo` is: a bound, an estimate, or another model's likelihood.
+
+Methods go by their labels, such as `sgpr{kernel=matern32}`. What a method is, is decided by its base method, here
+`sgpr`; a plug-in is nothing but itself, whatever its file is called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import pandas as pd
 
-SPARSE = "sgpr"  # names that start with this are SGPR with growing M
-REFERENCE = "sgpr"  # the method whose stages are the checkpoints
+from nearexact.bench.method_labels import base_name
+
+SPARSE = ("sgpr", "sgpr-paper", "sgpr-tight")  # SGPR with growing M
+REFERENCES = ("sgpr-paper", "sgpr", "sgpr-tight")  # whose stages are the checkpoints: the first that was run
 BASELINES = ("linear", "mean")  # no approximations of a GP: their likelihoods are those of other models
-ESTIMATES = ("itergp", "gpr-iterative", "fitc")  # what they report as `elbo` may be above the exact likelihood
+# What these report as `elbo` may be above the exact likelihood.
+ESTIMATES = ("itergp", "itergp-paper", "gpr-iterative", "fitc")
 OWN = "nearexact"  # the estimator itself: a sparse GP with growing M, or the exact one
 ORDER = (  # of rows in tables
-    OWN, "itergp", "sgpr", "sgpr-paper", "sgpr-tight", "gpr", "gpr-iterative", "svgp", "fitc", "linear", "mean",
+    OWN, "itergp", "itergp-paper", "sgpr", "sgpr-paper", "sgpr-tight", "gpr", "gpr-iterative", "svgp", "fitc", "linear",
+    "mean",
 )  # fmt: skip
+NO_BASES: Mapping[str, str] = MappingProxyType({})
 
 
-def ordered(methods: Iterable[str]) -> list[str]:
-    """Methods in the order of the tables' rows: ours first, then plug-ins by name."""
+def bases_of(frame: pd.DataFrame) -> dict[str, str]:
+    """The base method of each label in a table with the columns `method` and `base_method`."""
+    return dict(zip(frame["method"], frame["base_method"], strict=True))
+
+
+def ordered(methods: Iterable[str], bases: Mapping[str, str] = NO_BASES) -> list[str]:
+    """Methods in the order of the tables' rows: ours first, each with its variants, then plug-ins by name.
+
+    `bases` has the base methods of labels that do not say theirs themselves.
+    """
     place = {name: position for position, name in enumerate(ORDER)}
-    return sorted(set(methods), key=lambda name: (place.get(name, len(place)), name))
+
+    def rank(name: str) -> tuple[int, str, bool, str]:
+        base = bases.get(name) or base_name(name)
+        return place.get(base, len(place)), base, name != base, name
+
+    return sorted(set(methods), key=rank)
 
 
-def is_sparse(method: str) -> bool:
-    """Whether a method is SGPR or a variant of it."""
-    return method.startswith(SPARSE)
-
-
-def is_lower_bound(method: str, *, has_upper: bool) -> bool:
+def is_lower_bound(base: str, *, has_upper: bool) -> bool:
     """Whether a method's `elbo` is no higher than the exact log marginal likelihood at its hyperparameters.
 
     `has_upper` says whether it also reports an upper bound; a plug-in that does is taken to report bounds.
     """
-    if is_sparse(method) or method in (OWN, "gpr", "svgp"):
+    if base in (*SPARSE, OWN, "gpr", "svgp"):
         return True
-    return has_upper and method not in (*ESTIMATES, *BASELINES)
+    return has_upper and base not in (*ESTIMATES, *BASELINES)
 
 
 def growing_methods(points: pd.DataFrame) -> set[str]:
     """The methods that start again with every larger M: the SGPR family, and those that record a schedule."""
-    scheduled = points.loc[points["scheduled_m"].notna(), "method"].unique()
-    return {name for name in points["method"].unique() if is_sparse(name)} | set(scheduled)
+    return set(points.loc[points["base_method"].isin(SPARSE) | points["scheduled_m"].notna(), "method"])
 
 
 def bounding_methods(points: pd.DataFrame) -> set[str]:
     """The methods whose `elbo` is a lower bound on, or the value of, the exact log marginal likelihood."""
     has_upper = set(points.loc[points["upper_bound"].notna(), "method"])
-    return {name for name in points["method"].unique() if is_lower_bound(name, has_upper=name in has_upper)}
+    return {name for name, base in bases_of(points).items() if is_lower_bound(base, has_upper=name in has_upper)}

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from nearexact.bench import store
-from nearexact.bench.analysis.families import BASELINES, OWN, is_sparse
+from nearexact.bench.analysis.families import BASELINES, OWN, SPARSE
 from nearexact.bench.analysis.hyperparameters import (
     NOBODY_LOOKED,
     NOT_LOOKED,
@@ -33,12 +33,13 @@ from nearexact.bench.analysis.hyperparameters import (
 )
 from nearexact.bench.analysis.points import EVIDENCE, KEY, RunKey, last_at, run_positions
 from nearexact.bench.analysis.results import Results, Size
-from nearexact.certificate import NEAR_EXACT, confirm, judge
-from nearexact.noise_only import explains_nothing
+from nearexact.certificate import CONVERGED_STEPS, NEAR_EXACT, confirm, judge
+from nearexact.noise_only import NOISE_MARGIN, explains_nothing
 
 NO_RESULT, BASELINE = "no result", "baseline"
 BEST_VALUE = "the best near-exact value"  # what a run may be judged by
 SIZE_UNKNOWN = "the size of the data set is not known"
+HARDLY_BEGUN = "it had hardly begun to train"
 COLUMNS = [
     *KEY, "verdict", "gap_per_point", "m", "seconds", "flops", "peak_memory_mb", "lml", "hyperparameters", "basis"
 ]  # fmt: skip
@@ -75,7 +76,8 @@ class _Verdicts:
     """Those on the runs of a results folder. Runs that others are compared with are judged first."""
 
     def __init__(self, results: Results) -> None:
-        self.sizes = results.sizes
+        self.sizes, self.bases = results.sizes, results.bases
+        self.late = set(results.points[KEY].itertuples(index=False, name=None))  # those without a curve were too late
         self.curves = {key: results.smoothed.iloc[rows] for key, rows in run_positions(results.smoothed)}
         self.statuses = dict(
             zip(results.runs[KEY].itertuples(index=False, name=None), results.runs["status"], strict=True)
@@ -85,7 +87,7 @@ class _Verdicts:
         self.near_exact: dict[Split, list[Value]] = {}  # they speak for those who come near to them
         self.reached: dict[Split, list[Value]] = {}  # by whatever method
         for key, curve in self.curves.items():
-            if key[1] not in BASELINES:
+            if self.bases[key[1]] not in BASELINES:
                 self.reached.setdefault(_split(key), []).append(Value(key, float(curve["elbo"].iloc[-1])))
         self.judged: dict[RunKey, Judgement] = {}
         with_evidence = [key for key, ends in self.milestones.items() if _has_evidence(ends)]
@@ -104,18 +106,22 @@ class _Verdicts:
             return self.judged[key]
         curve, size = self.curves.get(key), self.sizes[key[0]]
         lml = math.nan if curve is None else float(curve["elbo"].iloc[-1])
-        if key[1] in BASELINES:
+        if self.bases[key[1]] in BASELINES:
             return Judgement(key, NO_RESULT if curve is None else BASELINE, "no approximation of a GP", lml)
+        if curve is None and key in self.late:
+            return Judgement(key, "not reached", "its first value came after the budget")
         if curve is None or not math.isfinite(lml):
             return Judgement(key, NO_RESULT, "no log marginal likelihood at its end")
         if size.n is None:
             return Judgement(key, NO_RESULT, SIZE_UNKNOWN, lml)
         if key in self.milestones:
             return self._by_milestones(key)
-        if _grows(key, curve):
+        if self._grows(key, curve):
             return Judgement(key, "not reached", "no M was done", lml)
         if explains_nothing(lml, size.noise_only, size.n, size.parameters):
             gap = float(curve["upper_bound"].iloc[-1] - lml) / size.n
+            if not stood_still(curve, self.statuses[key], size):
+                return Judgement(key, "not reached", HARDLY_BEGUN, lml, gap)
             return Judgement(key, "no better than noise", "the constant predictor", lml, gap)
         return self._by_curve(key)
 
@@ -125,7 +131,7 @@ class _Verdicts:
         """The verdict on a run with stages of growing M, or with evidence of its own for its θ."""
         ends, size = self.milestones[key], self.sizes[key[0]]
         assert size.n is not None
-        grows, has_evidence = _grows(key, ends), _has_evidence(ends)
+        grows, has_evidence = self._grows(key, ends), _has_evidence(ends)
         elbo, lower, upper = ends["elbo"].tolist(), lower_bounds(ends), ends["upper_bound"].tolist()
         at_theta, verdicts, steps = [], [], []  # the steps are the ELBOs of complete stages
         for k, complete in enumerate(ends["complete"]):
@@ -157,6 +163,8 @@ class _Verdicts:
                     basis = f"{NOBODY_LOOKED}; {at_theta[-1]} at its own"
                     verdicts[-1] = "not reached"
                 words = _compared(other, [value.key[1] for value in self.near_exact.get(_split(key), [])])
+        if verdicts[-1] == "no better than noise" and grows and not self._has_grown(key, len(steps)):
+            verdicts[-1], basis = "not reached", HARDLY_BEGUN
         first = len(verdicts)  # the stage from which on all are near-exact
         while first > 0 and verdicts[first - 1] in NEAR_EXACT:
             first -= 1
@@ -206,6 +214,18 @@ class _Verdicts:
         basis = basis.removeprefix(f"{BEST_VALUE}; ")
         return Judgement(key, verdict, basis, lml, (upper - lml) / size.n, at, words)
 
+    def _grows(self, key: RunKey, points: pd.DataFrame) -> bool:
+        """Whether a run is a sparse GP with growing M: by its method, or by what it has recorded."""
+        base = self.bases[key[1]]
+        return base in SPARSE or (base == OWN and bool(points["m"].notna().any()))
+
+    def _has_grown(self, key: RunKey, complete: int) -> bool:
+        """Whether a sparse GP has had enough stages for "no better than noise": few points explain little of anything.
+
+        As many as convergence takes, unless it ended by itself.
+        """
+        return self.statuses[key] == store.RunStatus.FINISHED or complete > CONVERGED_STEPS
+
     def _has_trained(self, key: RunKey) -> bool:
         return training_had_ended(self.curves[key], self.statuses[key], self.sizes[key[0]])
 
@@ -226,8 +246,9 @@ class _Verdicts:
 def _judged_milestones(results: Results) -> list[tuple[RunKey, pd.DataFrame]]:
     """The milestones of the runs that are judged by them: sparse GPs, and whoever has bounds and evidence."""
     ends = results.milestones
-    stages = {key: ends.iloc[rows] for key, rows in run_positions(ends) if is_sparse(key[1]) or key[1] == OWN}
-    points = results.points
+    by_stages = (*SPARSE, OWN)
+    stages = {key: ends.iloc[rows] for key, rows in run_positions(ends) if results.bases[key[1]] in by_stages}
+    points = results.counted
     marks = points[points["milestone"] & ~points["cut_short"] & np.isfinite(points["upper_bound"])]
     marks = marks[marks[EVIDENCE[0]].notna()]
     return list(({key: marks.iloc[rows] for key, rows in run_positions(marks)} | stages).items())
@@ -247,15 +268,30 @@ def training_had_ended(curve: pd.DataFrame, status: str, size: Size) -> bool:
     """
     if status == store.RunStatus.FINISHED or size.n is None:
         return True
+    values = _after_each_third(curve)
+    lml = float(curve["elbo"].iloc[-1])
+    return judge(lml, math.nan, values, size.noise_only, size.n, parameters=size.parameters) in NEAR_EXACT
+
+
+def stood_still(curve: pd.DataFrame, status: str, size: Size) -> bool:
+    """Whether a run that explains nothing had ended, or had stopped to gain anything: a first step says little.
+
+    That is, the second and the last third of its time each changed its log marginal likelihood by less than what counts
+    as better than noise.
+    """
+    assert size.n is not None
+    values = _after_each_third(curve)
+    return status == store.RunStatus.FINISHED or (
+        len(values) > 0 and bool((np.abs(np.diff(values)) < NOISE_MARGIN * size.n).all())
+    )
+
+
+def _after_each_third(curve: pd.DataFrame) -> list[float]:
+    """The log marginal likelihood after each third of a run's time; empty unless each has a point of its own."""
     elapsed, lml = curve["elapsed"].to_numpy(), curve["elbo"].to_numpy()
     at = last_at(elapsed, elapsed[-1] * np.array([1.0 / 3.0, 2.0 / 3.0, 1.0]))
-    values = lml[at].tolist() if at[0] >= 0 and (np.diff(at) > 0).all() else []
-    return judge(float(lml[-1]), math.nan, values, size.noise_only, size.n, parameters=size.parameters) in NEAR_EXACT
-
-
-def _grows(key: RunKey, points: pd.DataFrame) -> bool:
-    """Whether a run is a sparse GP with growing M: by its name, or by what it has recorded."""
-    return is_sparse(key[1]) or (key[1] == OWN and bool(points["m"].notna().any()))
+    values: list[float] = lml[at].tolist() if at[0] >= 0 and (np.diff(at) > 0).all() else []
+    return values
 
 
 def _has_evidence(ends: pd.DataFrame) -> bool:

@@ -5,6 +5,7 @@ The log marginal likelihood comes with its sign turned, as tables show it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -17,14 +18,15 @@ COSTS = {  # column: what readers see
     "peak_memory_mb": "peak memory in MB",
     "predict_seconds": "prediction seconds",
 }
+CONSTANT_CRPS = 1.0 / math.sqrt(math.pi)  # of N(0, 1) for targets of the same distribution
 
 
 @dataclass(frozen=True)
 class Metric:
     """A loss and the column that it is computed from."""
 
-    name: str
-    label: str
+    name: str  # in files
+    label: str  # for readers
     column: str
     sign: float  # loss = sign · column
 
@@ -36,10 +38,13 @@ class Metric:
         """The constant predictor's loss on standardised targets, which a model has to beat."""
         if self.name == "rmse":
             return 1.0
+        if self.name == "crps":
+            return CONSTANT_CRPS
         return -standardised_likelihood(1 if self.name == "nlpd" else n)
 
 
-LML = Metric("lml", "−LML or −ELBO", "elbo", -1.0)
+LML = Metric("negative_lml", "−LML", "elbo", -1.0)
 RMSE = Metric("rmse", "RMSE", "rmse", 1.0)
 NLPD = Metric("nlpd", "NLPD", "nlpd", 1.0)
-METRICS = (LML, RMSE, NLPD)
+CRPS = Metric("crps", "CRPS", "crps", 1.0)
+METRICS = (LML, RMSE, NLPD, CRPS)

@@ -5,12 +5,11 @@ A frontier is made of the points that no other point beats in both cost and loss
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
-from nearexact.bench.analysis.families import ordered
 from nearexact.bench.analysis.losses import Metric
 from nearexact.bench.analysis.points import KEY, IntArray, run_positions
 from nearexact.typing import FloatArray
@@ -49,19 +48,21 @@ def median_frontier(runs: Sequence[Curve]) -> Curve:
 
 
 def frontiers(
-    smoothed: pd.DataFrame, runs: pd.DataFrame, methods: Container[str], metric: Metric, cost: str
+    smoothed: pd.DataFrame, runs: pd.DataFrame, methods: Sequence[str], metric: Metric, cost: str
 ) -> dict[str, dict[str, Curve]]:
-    """For each data set and each of the methods the median frontier over seeds; runs without points count as runs."""
+    """For each data set and each of the methods, in their order, the median frontier over seeds.
+
+    Runs without points count as runs.
+    """
     losses, costs = metric.loss(smoothed).to_numpy(), smoothed[cost].to_numpy()
     by_run = {key: (costs[rows], losses[rows]) for key, rows in run_positions(smoothed)}
     without_points = (np.empty(0), np.empty(0))
     seeds: dict[str, dict[str, list[Curve]]] = {dataset: {} for dataset in sorted(runs["dataset"].unique())}
     for dataset, method, seed in runs[KEY].itertuples(index=False, name=None):
-        if method in methods:
-            curve = by_run.get((dataset, method, seed), without_points)
-            seeds[dataset].setdefault(method, []).append(curve)
+        curve = by_run.get((dataset, method, seed), without_points)
+        seeds[dataset].setdefault(method, []).append(curve)
     return {
-        dataset: {method: median_frontier(curves[method]) for method in ordered(curves)}
+        dataset: {method: median_frontier(curves[method]) for method in methods if method in curves}
         for dataset, curves in seeds.items()
     }
 

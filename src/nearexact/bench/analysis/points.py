@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nearexact.bench import store
+from nearexact.bench.method_labels import base_name
 from nearexact.bench.metrics import COVERAGE_LEVELS
 from nearexact.evidence import Evidence
 from nearexact.typing import FloatArray
@@ -24,7 +25,7 @@ RunKey = tuple[str, str, int]  # the values of KEY
 KEY = ["dataset", "method", "seed"]
 COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
 EVIDENCE = [f"evidence_{part.name}" for part in fields(Evidence)]  # what speaks for θ
-OPTIONAL_NUMBERS = [*COVERAGE, *EVIDENCE, "scheduled_m", "lower_bound", "exact_lml"]
+OPTIONAL_NUMBERS = ["crps", *COVERAGE, *EVIDENCE, "scheduled_m", "lower_bound", "exact_lml"]
 # How `stopped` starts in traces whose milestones do not say with booleans whether their stage counts.
 CUT_SHORT = ("time limit", "interrupted")
 NOT_COMPLETE = (*CUT_SHORT, "failed", "no better than a smaller M")
@@ -37,9 +38,9 @@ def tidy(points: pd.DataFrame) -> pd.DataFrame:
 
     `complete` says whether a milestone's stage was done and led to a model of its own, and so counts as a step up in M;
     `cut_short` whether it was ended from outside. Where nothing was recorded, stages are complete. Values that are no
-    numbers where numbers are expected are NaN.
+    numbers where numbers are expected are NaN. `base_method` is what a label's name says where it was not recorded.
     """
-    optional = [*OPTIONAL_NUMBERS, "stopped", "complete", "cut_short"]
+    optional = [*OPTIONAL_NUMBERS, "stopped", "complete", "cut_short", "base_method", "over_budget"]
     points = points.reindex(columns=[*points.columns, *(name for name in optional if name not in points.columns)])
     for name in [*store.NUMBERS, *OPTIONAL_NUMBERS]:
         points[name] = _as_numbers(points[name])
@@ -48,6 +49,9 @@ def tidy(points: pd.DataFrame) -> pd.DataFrame:
     reasons = [reason if isinstance(reason, str) else "" for reason in points["stopped"]]
     points["complete"] = _flags(points["complete"], [not reason.startswith(NOT_COMPLETE) for reason in reasons])
     points["cut_short"] = _flags(points["cut_short"], [reason.startswith(CUT_SHORT) for reason in reasons])
+    bases = zip(points["method"], points["base_method"], strict=True)
+    points["base_method"] = [base if isinstance(base, str) else base_name(name) for name, base in bases]
+    points["over_budget"] = points["over_budget"].eq(True)
     points = points[np.isfinite(points["elapsed"])]
     return points.sort_values([*KEY, "elapsed"], kind="stable").reset_index(drop=True)
 

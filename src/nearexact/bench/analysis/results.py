@@ -5,8 +5,8 @@ What several tables and figures need of them, such as smoothed points, is comput
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ import pandas as pd
 from nearexact.bench import datasets, store
 from nearexact.bench.analysis.checkpoints import checkpoint_values, checkpoints, milestones
 from nearexact.bench.analysis.curves import smooth
-from nearexact.bench.analysis.families import bounding_methods, is_lower_bound
-from nearexact.bench.analysis.losses import COSTS, LML, METRICS
+from nearexact.bench.analysis.families import bounding_methods, is_lower_bound, ordered
+from nearexact.bench.analysis.losses import COSTS, CRPS, LML, METRICS, Metric
 from nearexact.bench.analysis.pareto import Curve, frontiers
 from nearexact.bench.analysis.points import KEY, LARGEST_COUNT, tidy
+from nearexact.bench.method_labels import base_name
 from nearexact.noise_only import standardised_likelihood
 
 
@@ -41,15 +42,42 @@ class Size:
         return standardised_likelihood(self.n)
 
 
+Goals = Mapping[tuple[str, int, int, str], float]  # frozen losses by data set, seed, rows and metric
+
+
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Everything in a results folder."""
+    """Everything in a results folder. Values beyond a run's budget are left out unless `with_over_budget`."""
 
     points: pd.DataFrame  # as `store.load` gives them, in the order of time; runs without points have no row
     runs: pd.DataFrame  # one row for each run, also for those that failed: KEY, status, reason, where and how
     waiting: int  # planned runs that have not started
     sizes: dict[str, Size]
     fidelity: list[dict[str, Any]]
+    with_over_budget: bool = False
+    goals: Goals = field(default_factory=dict)  # what targets and areas measure from, where there are any
+    exchanged: list[dict[str, Any]] = field(default_factory=list)  # methods with each other's hyperparameters
+
+    @cached_property
+    def bases(self) -> Mapping[str, str]:
+        """The base method of each label."""
+        bases = self.runs["base_method"] if "base_method" in self.runs else [None] * len(self.runs)
+        pairs = zip(self.runs["method"], bases, strict=True)
+        return {name: base if isinstance(base, str) else base_name(name) for name, base in pairs}
+
+    def ordered(self, methods: Iterable[str]) -> list[str]:
+        """Methods in the order of the tables' rows."""
+        return ordered(methods, self.bases)
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Those to compare by: CRPS only where a run has recorded it, which traces of earlier releases have not."""
+        return METRICS if self.points["crps"].notna().any() else tuple(m for m in METRICS if m is not CRPS)
+
+    @cached_property
+    def counted(self) -> pd.DataFrame:
+        """The points that count: those within the budget, or all of them."""
+        return self.points if self.with_over_budget else self.points[~self.points["over_budget"]].reset_index(drop=True)
 
     @property
     def failed(self) -> pd.DataFrame:
@@ -58,12 +86,12 @@ class Results:
 
     @cached_property
     def smoothed(self) -> pd.DataFrame:
-        """The points with the values of the smoothed curves."""
-        return smooth(self.points)
+        """The points that count, with the values of the smoothed curves."""
+        return smooth(self.counted)
 
     @cached_property
     def final(self) -> pd.DataFrame:
-        """The last smoothed point of each run."""
+        """The last smoothed point of each run that counts."""
         return self.smoothed.groupby(KEY, sort=False).tail(1)
 
     @cached_property
@@ -74,37 +102,40 @@ class Results:
     @cached_property
     def milestones(self) -> pd.DataFrame:
         """The ends of stages that were not cut short."""
-        return milestones(self.points)
+        return milestones(self.counted)
 
     @cached_property
     def checkpoints(self) -> pd.DataFrame:
         """The M of the reference on each data set, and when they were finished."""
-        return checkpoints(self.points)
+        return checkpoints(self.counted)
 
     @cached_property
     def checkpoint_values(self) -> pd.DataFrame:
         """The losses of each run at each checkpoint, and at its end."""
-        return checkpoint_values(self.points, self.smoothed, self.checkpoints)
+        return checkpoint_values(self.counted, self.smoothed, self.checkpoints)
+
+    @cached_property
+    def compared(self) -> dict[tuple[Metric, str], list[str]]:
+        """The methods whose frontiers and areas are compared, for each metric and cost.
+
+        Of the log marginal likelihood only lower bounds are: an estimate may be too high, and that of another model is
+        not comparable.
+        """
+        methods = set(self.runs["method"])
+        bounding = {name for name in methods if is_lower_bound(self.bases[name], has_upper=False)} | self.bounding
+        shown = {metric: self.ordered(bounding if metric is LML else methods) for metric in self.metrics}
+        return {(metric, cost): shown[metric] for metric in self.metrics for cost in COSTS}
 
     @cached_property
     def frontiers(self) -> dict[tuple[str, str], dict[str, dict[str, Curve]]]:
-        """Median frontiers by name of the metric and cost, then by data set, then by method.
-
-        Of the log marginal likelihood only lower bounds have one: an estimate may be too high, and that of another
-        model is not comparable.
-        """
-        methods = set(self.runs["method"])
-        bounding = {name for name in methods if is_lower_bound(name, has_upper=False)} | self.bounding
+        """Median frontiers by name of the metric and cost, then by data set, then by method."""
         return {
-            (metric.name, cost): frontiers(
-                self.smoothed, self.runs, bounding if metric is LML else methods, metric, cost
-            )
-            for metric in METRICS
-            for cost in COSTS
+            (metric.name, cost): frontiers(self.smoothed, self.runs, methods, metric, cost)
+            for (metric, cost), methods in self.compared.items()
         }
 
 
-def read(folder: Path) -> Results:
+def read(folder: Path, *, with_over_budget: bool = False, goals: Goals | None = None) -> Results:
     """Read a results folder; ValueError if it holds no runs."""
     recorded = store.recorded_runs(folder)
     points = store.load_runs(folder, recorded)
@@ -118,7 +149,9 @@ def read(folder: Path) -> Results:
     started = set(runs[KEY].itertuples(index=False, name=None))
     waiting = sum((spec.dataset, spec.method, spec.seed) not in started for spec in store.planned(folder))
     points = tidy(points)
-    return Results(points, runs, waiting, _sizes(runs, points), store.read_fidelity(folder))
+    compared = store.read_fidelity(folder)
+    exchanged = store.read_fidelity(folder, store.EXCHANGE)
+    return Results(points, runs, waiting, _sizes(runs, points), compared, with_over_budget, goals or {}, exchanged)
 
 
 def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
@@ -131,6 +164,7 @@ def _runs(recorded: Iterable[store.RunFolder]) -> pd.DataFrame:
         rows.append(
             {
                 **{name: spec[name] for name in KEY},
+                "base_method": spec.get("base_method") or base_name(spec["method"]),
                 "status": str(run.status()),
                 "reason": content.get("reason") or "",
                 "points": content.get("points"),

@@ -30,6 +30,8 @@ DASHES: dict[str, Dash] = {
 UPPER_DASH: Dash = (0, (2, 1.2))
 TEXT, QUIET, GRID, BAND = "#1c2128", "#59626e", "#e6e8eb", "#c3c9d1"
 SIZE = 8.0  # points, of text
+LEGEND_SIZE = SIZE - 0.5
+LETTER, ENTRY = 0.56, 4.6  # widths in a legend, in sizes of its text: of a letter, of a line with the space around it
 
 
 def plain(text: str) -> str:
@@ -55,14 +57,14 @@ def panel(ax: Axes, label: str, x: str) -> None:
     ax.yaxis.get_offset_text().set_fontsize(SIZE - 1.5)
 
 
-def log_axis(ax: Axes, costs: FloatArray) -> None:
-    """A logarithmic x-axis over these costs, with labelled ticks even where they span less than a decade."""
-    costs = costs[np.isfinite(costs) & (costs > 0.0)]
-    if not len(costs):
+def log_axis(ax: Axes, span: tuple[float, float] | None) -> None:
+    """A logarithmic x-axis over this span, with labelled ticks even where it is less than a decade."""
+    if span is None:
         return
+    low, high = span
     ax.set_xscale("log")
-    spread = max(math.log10(costs.max() / costs.min()), 0.3)
-    ax.set_xlim(costs.min() / 10 ** (0.03 * spread), costs.max() * 10 ** (0.04 * spread))
+    spread = max(math.log10(high / low), 0.3)
+    ax.set_xlim(low / 10 ** (0.03 * spread), high * 10 ** (0.04 * spread))
     ax.tick_params(axis="x", which="minor", labelsize=SIZE - 1, colors=QUIET, length=2.5 if spread < 1.0 else 0)
     if spread < 1.0:
         ax.xaxis.set_major_formatter(lambda value, _: significant(float(value)))
@@ -102,6 +104,15 @@ def draw_level(ax: Axes, lines: Lines, style: Style) -> None:
         ax.axhline(level, color=style.colour, linestyle=DASHES[style.dash], linewidth=1.1, zorder=1.5)
 
 
+def draw_beyond(ax: Axes, lines: Lines, style: Style) -> None:
+    """Values that came after the budget: small and hollow."""
+    for costs, values in lines:
+        ax.plot(
+            costs, values, style.marker, color=style.colour, markersize=2.6, markerfacecolor="white",
+            markeredgewidth=0.6, alpha=0.8, zorder=2.5,
+        )  # fmt: skip
+
+
 def handles(styles: Iterable[Style], *, markers: bool = False) -> list[Line2D]:
     """The entries of methods in a legend."""
     return [
@@ -125,9 +136,35 @@ def published_handle() -> Line2D:
     )
 
 
+def beyond_handle() -> Line2D:
+    """The entry of values beyond the budget in a legend."""
+    return Line2D(
+        [],
+        [],
+        color=QUIET,
+        linestyle="",
+        marker="o",
+        markerfacecolor="white",
+        markersize=2.6,
+        label="beyond the budget",
+    )
+
+
 def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
-    """One legend for the whole figure, below it."""
+    """One legend for the whole figure, below it; the figure grows by as many lines as it takes after the first."""
+    width = 72.0 * figure.get_figwidth() / LEGEND_SIZE  # in sizes of the text
+    labels = [str(entry.get_label()) for entry in entries]
+    columns = max((k for k in range(1, len(labels) + 1) if _legend_width(labels, k) <= width), default=1)
+    lines = math.ceil(len(labels) / columns)
+    figure.set_figheight(figure.get_figheight() + 1.6 * (lines - 1) * LEGEND_SIZE / 72.0)
     figure.legend(
-        handles=entries, loc="outside lower center", ncols=min(max(len(entries), 1), 8), fontsize=SIZE - 0.5,
-        frameon=False, labelcolor=TEXT, handlelength=2.4, columnspacing=1.6,
+        handles=entries, loc="outside lower center", ncols=columns, fontsize=LEGEND_SIZE, frameon=False,
+        labelcolor=TEXT, handlelength=2.4, columnspacing=1.6,
     )  # fmt: skip
+
+
+def _legend_width(labels: Sequence[str], columns: int) -> float:
+    """Of a legend with so many columns, in sizes of its text. Matplotlib fills columns from top to bottom."""
+    lines = math.ceil(len(labels) / columns)
+    parts = [labels[k : k + lines] for k in range(0, len(labels), lines)]
+    return sum(LETTER * max(map(len, part)) + ENTRY for part in parts)

@@ -20,20 +20,23 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
 
 from nearexact import files
-from nearexact.bench.analysis import pareto, published
+from nearexact.bench.analysis import pareto, profiles, published
 from nearexact.bench.analysis.checkpoints import milestones
-from nearexact.bench.analysis.families import BASELINES, ordered
-from nearexact.bench.analysis.losses import COSTS, LML, METRICS, Metric
+from nearexact.bench.analysis.families import BASELINES
+from nearexact.bench.analysis.losses import COSTS, LML, Metric
 from nearexact.bench.analysis.points import COVERAGE
 from nearexact.bench.analysis.results import Results
 from nearexact.bench.analysis.verdicts import KINDS
-from nearexact.bench.report.axes import coverage_limits, levels, limits, trained
+from nearexact.bench.report.axes import coverage_limits, levels, limits, positive_span, span
 from nearexact.bench.report.figure_style import (
     BAND,
     DASHES,
+    QUIET,
     SIZE,
     TEXT,
     UPPER_DASH,
+    beyond_handle,
+    draw_beyond,
     draw_level,
     draw_runs,
     handles,
@@ -46,10 +49,12 @@ from nearexact.bench.report.figure_style import (
     run_lines,
     upper_handle,
 )  # fmt: skip
-from nearexact.bench.report.method_styles import Style, styles
+from nearexact.bench.report.method_styles import Style, styles_of
 from nearexact.bench.report.table_format import significant
 from nearexact.bench.store import as_name
 from nearexact.certificate import PALETTES
+
+LONGEST_FACTOR = 100.0  # times the fastest, of performance profiles
 
 
 def write_figures(
@@ -71,9 +76,11 @@ def all_figures(
     results: Results, near: pd.DataFrame, x: str = "elapsed", with_published: bool = False
 ) -> Iterator[tuple[str, Figure]]:
     """The figures of a report one after the other, with the names of their files."""
-    judged = near[~near["method"].isin(BASELINES)]
+    style_of = styles_of(results)  # one for all figures: a method looks the same everywhere
+    judged = near[~near["method"].map(dict(results.bases)).isin(BASELINES)]
     if len(judged):
-        yield "near_exactness", overview(judged)
+        yield "near_exactness", overview(judged, style_of)
+        yield "performance_profiles", profile_panels(results, style_of)
     for dataset in sorted(results.points["dataset"].unique()):
         points = results.smoothed[results.smoothed["dataset"] == dataset].reset_index(drop=True)
         name = as_name(dataset)
@@ -81,38 +88,40 @@ def all_figures(
         if points[COVERAGE].notna().any(axis=None):
             yield f"{name}_calibration", calibration(results, dataset, points, x)
         frontiers = {key: by_dataset[dataset] for key, by_dataset in results.frontiers.items()}
-        yield f"{name}_frontiers", frontier_grid(dataset, frontiers)
+        shown = {m: limits(points, m, results.sizes[dataset].n, results.bounding) for m in results.metrics}
+        yield f"{name}_frontiers", frontier_grid(dataset, frontiers, shown, style_of)
 
 
 # ---- curves ----------------------------------------------------------------------------------------------------------
 
 
 def curves(results: Results, dataset: str, points: pd.DataFrame, x: str, with_published: bool = False) -> Figure:
-    """The paper's row of panels: bounds on the log marginal likelihood, RMSE, NLPD."""
-    style_of = styles(results.runs["method"])
-    figure = Figure(figsize=(7.4, 2.75), layout="constrained")
+    """The paper's row of panels: bounds on the log marginal likelihood, RMSE, NLPD; and CRPS if it was recorded."""
+    style_of, methods = styles_of(results), results.ordered(points["method"])
+    figure = Figure(figsize=(0.2 + 2.4 * len(results.metrics), 2.75), layout="constrained")
     heading(figure, title(results, dataset))
-    entries = handles(style_of[method] for method in ordered(points["method"]))
+    entries = handles(style_of[method] for method in methods)
     overlaid = with_published and x == "elapsed" and dataset in set(published.load()["dataset"])
-    for ax, metric in zip(figure.subplots(1, 3), METRICS, strict=True):
+    has_upper = False
+    late = _beyond(results, dataset)
+    for ax, metric in zip(figure.subplots(1, len(results.metrics)), results.metrics, strict=True):
         panel(ax, metric.label if metric is not LML else "nLB and nUB", x)
         _draw_methods(ax, points, x, {m: metric.loss(rows) for m, rows in points.groupby("method")}, style_of)
-        for method in ordered(points["method"]) if metric is LML else []:
-            if _draw_upper(ax, points[points["method"] == method], x, style_of[method]) and len(entries) == len(
-                style_of
-            ):
-                entries.append(upper_handle())
+        for method in methods if metric is LML else []:
+            has_upper |= _draw_upper(ax, points[points["method"] == method], x, style_of[method])
         if overlaid:
-            _draw_published(ax, dataset, metric)
-        log_axis(ax, trained(points)[x].to_numpy())
-        ax.set_ylim(*limits(points, metric, results.sizes[dataset].n))
-    legend(figure, [*entries, published_handle()] if overlaid else entries)
+            _draw_published(ax, dataset, metric, style_of)
+        _draw_late(ax, late, x, metric.loss(late), style_of)
+        log_axis(ax, span(pd.concat([points, late], ignore_index=True), x))
+        ax.set_ylim(*limits(points, metric, results.sizes[dataset].n, results.bounding))
+    further = [(has_upper, upper_handle()), (overlaid, published_handle()), (len(late) > 0, beyond_handle())]
+    legend(figure, [*entries, *(handle for is_drawn, handle in further if is_drawn)])
     return figure
 
 
 def calibration(results: Results, dataset: str, points: pd.DataFrame, x: str) -> Figure:
     """Coverage of the predictive intervals against what it should be."""
-    style_of = styles(results.runs["method"])
+    style_of, late = styles_of(results), _beyond(results, dataset)
     figure = Figure(figsize=(7.4, 2.75), layout="constrained")
     heading(figure, title(results, dataset))
     for ax, column in zip(figure.subplots(1, 3), COVERAGE, strict=True):
@@ -120,10 +129,12 @@ def calibration(results: Results, dataset: str, points: pd.DataFrame, x: str) ->
         panel(ax, f"share within {level} % intervals", x)
         ax.axhline(level / 100.0, color=BAND, linewidth=3, zorder=1)
         _draw_methods(ax, points, x, {m: rows[column] for m, rows in points.groupby("method")}, style_of)
-        log_axis(ax, trained(points)[x].to_numpy())
+        _draw_late(ax, late, x, late[column], style_of)
+        log_axis(ax, span(pd.concat([points, late], ignore_index=True), x))
         ax.set_ylim(*coverage_limits(points, column))
     aim = Line2D([], [], color=BAND, linewidth=3, label="as it should be")
-    legend(figure, [*handles(style_of[method] for method in ordered(points["method"])), aim])
+    entries = handles(style_of[method] for method in results.ordered(points["method"]))
+    legend(figure, [*entries, aim, *([beyond_handle()] if len(late) else [])])
     return figure
 
 
@@ -138,7 +149,7 @@ def _draw_methods(
     ax: Axes, points: pd.DataFrame, x: str, values: dict[str, pd.Series], style_of: dict[str, Style]
 ) -> None:
     level_methods = levels(points)
-    for method in ordered(values):
+    for method in [name for name in style_of if name in values]:
         lines = run_lines(points.loc[values[method].index].reset_index(drop=True), x, values[method])
         (draw_level if method in level_methods else draw_runs)(ax, lines, style_of[method])
 
@@ -157,11 +168,22 @@ def _draw_upper(ax: Axes, points: pd.DataFrame, x: str, style: Style) -> bool:
     return len(ends) > 0
 
 
-def _draw_published(ax: Axes, dataset: str, metric: Metric) -> None:
+def _beyond(results: Results, dataset: str) -> pd.DataFrame:
+    """The points of a data set that came after the budget of their run."""
+    points = results.points
+    return points[(points["dataset"] == dataset) & points["over_budget"]].reset_index(drop=True)
+
+
+def _draw_late(ax: Axes, late: pd.DataFrame, x: str, values: pd.Series, style_of: dict[str, Style]) -> None:
+    for method, rows in late.groupby("method"):
+        draw_beyond(ax, run_lines(rows.reset_index(drop=True), x, values[rows.index]), style_of[method])
+
+
+def _draw_published(ax: Axes, dataset: str, metric: Metric, style_of: dict[str, Style]) -> None:
     table = published.load()
     table = table[(table["dataset"] == dataset) & (table["metric"] == metric.name) & table["seconds"].notna()]
     for method, rows in table.groupby("method"):
-        style = styles([method])[method]
+        style = style_of[method]
         ax.plot(
             rows["seconds"], rows["value"], style.marker, color=style.colour, markersize=4, markerfacecolor="white",
             markeredgewidth=0.9, zorder=4,
@@ -171,17 +193,26 @@ def _draw_published(ax: Axes, dataset: str, metric: Metric) -> None:
 # ---- frontiers -------------------------------------------------------------------------------------------------------
 
 
-def frontier_grid(dataset: str, frontiers: dict[tuple[str, str], dict[str, pareto.Curve]]) -> Figure:
-    """The frontier of each method, for every metric and cost; the overall frontier in grey."""
-    style_of = styles([method for by_method in frontiers.values() for method in by_method])
-    figure = Figure(figsize=(9.2, 6.0), layout="constrained")
+def frontier_grid(
+    dataset: str,
+    frontiers: dict[tuple[str, str], dict[str, pareto.Curve]],
+    shown: dict[Metric, tuple[float, float]],
+    style_of: dict[str, Style],
+) -> Figure:
+    """The frontier of each method, for every metric and cost; the overall frontier in grey.
+
+    `shown` has the metrics, and what their axes span.
+    """
+    metrics, methods = list(shown), {method for by_method in frontiers.values() for method in by_method}
+    figure = Figure(figsize=(9.2, 2.0 * len(metrics)), layout="constrained")
     heading(figure, f"{dataset}: Pareto frontiers")
-    grid = figure.subplots(len(METRICS), len(COSTS), sharey="row", sharex="col")
-    for row, metric in zip(grid, METRICS, strict=True):
+    grid = figure.subplots(len(metrics), len(COSTS), sharey="row", sharex="col")
+    for row, metric in zip(grid, metrics, strict=True):
         for ax, cost in zip(row, COSTS, strict=True):
             by_method = frontiers[metric.name, cost]
             panel(ax, metric.label if cost == "elapsed" else "", cost)
-            if metric is not METRICS[-1]:
+            ax.set_ylim(*shown[metric])
+            if metric is not metrics[-1]:
                 ax.set_xlabel("")
             best = pareto.overall(by_method)
             steps = {"drawstyle": "steps-post", "solid_capstyle": "round"}
@@ -193,19 +224,47 @@ def frontier_grid(dataset: str, frontiers: dict[tuple[str, str], dict[str, paret
                     linewidth=1.2, marker=style.marker, markersize=2.4, zorder=2,
                 )  # fmt: skip
             shared = [costs for key in frontiers if key[1] == cost for costs, _ in frontiers[key].values()]
-            log_axis(ax, np.concatenate(shared))
+            log_axis(ax, positive_span(np.concatenate([np.empty(0), *shared])))
     band = Line2D([], [], color=BAND, linewidth=5, label="no method is better")
-    legend(figure, [*handles(style_of.values(), markers=True), band])
+    legend(figure, [*handles((s for m, s in style_of.items() if m in methods), markers=True), band])
+    return figure
+
+
+# ---- profiles --------------------------------------------------------------------------------------------------------
+
+
+def profile_panels(results: Results, style_of: dict[str, Style]) -> Figure:
+    """Performance profiles over training time, with their 95 % intervals; the last step is who gets there at all."""
+    figure = Figure(figsize=(0.2 + 2.4 * len(results.metrics), 2.6), layout="constrained")
+    heading(
+        figure, f"Share of splits within {100 * profiles.TARGET:.0f} % of the best, over time relative to the fastest"
+    )
+    factors, drawn = np.geomspace(1.0, LONGEST_FACTOR, 25), set()
+    for ax, metric in zip(figure.subplots(1, len(results.metrics)), results.metrics, strict=True):
+        panel(ax, metric.label, "elapsed")
+        ax.set_xlabel("times the fastest", fontsize=SIZE - 0.5, color=QUIET)
+        table = profiles.ratios(results, metric)
+        for method in [name for name in style_of if name in set(table["method"])]:
+            share, low, high = profiles.profile(table, method, factors)
+            style = style_of[method]
+            ax.fill_between(factors, low, high, color=style.colour, alpha=0.08, linewidth=0, step="post")
+            ax.plot(
+                factors, share, drawstyle="steps-post", color=style.colour, linestyle=DASHES[style.dash], linewidth=1.4
+            )
+            drawn.add(method)
+        log_axis(ax, (1.0, LONGEST_FACTOR))
+        ax.set_ylim(-0.03, 1.03)
+    legend(figure, handles(style for method, style in style_of.items() if method in drawn))
     return figure
 
 
 # ---- overview --------------------------------------------------------------------------------------------------------
 
 
-def overview(near: pd.DataFrame) -> Figure:
+def overview(near: pd.DataFrame, style_of: dict[str, Style]) -> Figure:
     """All verdicts on one page: data sets down, methods across."""
-    datasets, methods = sorted(near["dataset"].unique()), ordered(near["method"])
-    style_of = styles(methods)
+    datasets, judged = sorted(near["dataset"].unique()), set(near["method"])
+    methods = [method for method in style_of if method in judged]
     size = (max(1.6 + 1.55 * len(methods), 4.2), 0.9 + 0.46 * len(datasets))
     figure = Figure(figsize=size, layout="constrained")
     ax = figure.subplots()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import pandas as pd
 
 from nearexact import files, pages
-from nearexact.bench.analysis import published, verdicts
-from nearexact.bench.analysis.families import BASELINES, ordered
+from nearexact.bench.analysis import published, references, verdicts
+from nearexact.bench.analysis.families import BASELINES
+from nearexact.bench.analysis.losses import LML
 from nearexact.bench.analysis.results import Results, read
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.chart_data import chart_data
 from nearexact.bench.report.figures import write_figures
-from nearexact.bench.report.method_styles import styles
+from nearexact.bench.report.method_styles import styles_of
+from nearexact.bench.report.metric_tables import SECONDS
 from nearexact.bench.report.table_format import ReportTable, significant
 from nearexact.bench.store import FAILED_STATUSES
 from nearexact.certificate import (
@@ -42,11 +45,24 @@ NOT_ON_PAGE = (
 
 
 def write_report(
-    folder: Path, out: Path, *, with_published: bool = False, with_figures: bool = True, x: str = "elapsed"
+    folder: Path,
+    out: Path,
+    *,
+    with_published: bool = False,
+    with_figures: bool = True,
+    with_over_budget: bool = False,
+    x: str = "elapsed",
+    columns: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    frozen: Path | None = None,
 ) -> list[Path]:
-    """Write report.html, tables/ and, unless they are not wanted, figures/ over the cost `x`; the paths written."""
-    results = read(folder)
-    tables = report_tables.all_tables(results, with_published=with_published)
+    """Write report.html, tables/ and, unless they are not wanted, figures/ over the cost `x`; the paths written.
+
+    `columns` and `methods` choose what the table `paper` has, which is not written without them. `frozen` is a file of
+    references, the package's own by default.
+    """
+    results = read(folder, with_over_budget=with_over_budget, goals=references.goals(references.load(frozen)))
+    tables = report_tables.all_tables(results, with_published=with_published, columns=columns, methods=methods)
     out.mkdir(parents=True, exist_ok=True)
     for table in tables:
         table.write(out / "tables")
@@ -64,6 +80,7 @@ def render(results: Results, tables: list[ReportTable], name: str, *, with_publi
     """The page."""
     by_name = {table.name: table for table in tables}
     near = by_name["near_exactness"].frame
+    at_checkpoints = [metric.name for metric in results.metrics]
     downloads = [(table.title, _downloads(table)) for table in tables]
     now = datetime.now(UTC)
     return pages.render(
@@ -74,13 +91,14 @@ def render(results: Results, tables: list[ReportTable], name: str, *, with_publi
         written=f"{now.day} {now:%B %Y, %H:%M} UTC",
         facts=_facts(results, near),
         conclusions=_conclusions(by_name["near_exact_counts"].frame, results),
-        matrix=_matrix(near, _linear(results, near, by_name["final"].frame)),
+        matrix=_matrix(results, near, _linear(results, near, by_name["final"].frame)),
         methods=_methods(results),
         tables={
             table.name: _as_html(table, drop=NOT_ON_PAGE if table.name == "runs" else ())
             for table in tables
-            if table.name not in ("lml", "rmse", "nlpd")
+            if table.name not in at_checkpoints
         },
+        metrics=[(m.name, m.label, "nLB, and nUB dotted" if m is LML else m.label) for m in results.metrics],
         datasets=[_section(position, dataset, results, near, by_name) for position, dataset in _numbered(results)],
         surroundings=_surroundings(results),
         with_published=with_published,
@@ -125,7 +143,7 @@ def _facts(results: Results, near: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _conclusions(counts: pd.DataFrame, results: Results) -> list[str]:
     """A sentence for each method: on how many data sets it is near-exact."""
-    style_of = styles(results.runs["method"])
+    style_of = styles_of(results)
     sentences = []
     for row in counts.itertuples():
         duration = (
@@ -142,14 +160,14 @@ def _conclusions(counts: pd.DataFrame, results: Results) -> list[str]:
 
 def _linear(results: Results, near: pd.DataFrame, final: pd.DataFrame) -> dict[str, str]:
     """Whether the linear model does as well as the best GP, for each data set."""
-    losses = dict(zip(zip(final["dataset"], final["method"], strict=True), final["lml"], strict=True))
+    losses = dict(zip(zip(final["dataset"], final["method"], strict=True), final[LML.name], strict=True))
     return verdicts.linear_by_dataset(near, losses, results.bounding)
 
 
-def _matrix(near: pd.DataFrame, linear: dict[str, str]) -> dict[str, Any]:
+def _matrix(results: Results, near: pd.DataFrame, linear: dict[str, str]) -> dict[str, Any]:
     """Verdicts, data sets down and methods across."""
-    judged = near[~near["method"].isin(BASELINES)]
-    methods, style_of = ordered(judged["method"]), styles(near["method"])
+    judged = _judged(results, near)
+    methods, style_of = results.ordered(judged["method"]), styles_of(results)
     cells = {(row.dataset, row.method): row for row in judged.itertuples()}
     rows = []
     for position, dataset in enumerate(sorted(near["dataset"].unique())):
@@ -165,23 +183,32 @@ def _matrix(near: pd.DataFrame, linear: dict[str, str]) -> dict[str, Any]:
     return {"columns": ["data set", *(style_of[method].label for method in methods), "linear as good?"], "rows": rows}
 
 
+def _judged(results: Results, near: pd.DataFrame) -> pd.DataFrame:
+    """The verdicts on methods that are no baselines."""
+    return near[~near["method"].map(dict(results.bases)).isin(BASELINES)]
+
+
 def _methods(results: Results) -> list[dict[str, str]]:
-    style_of = styles(results.runs["method"])
-    return [{"name": m, "label": s.label, "light": s.colour, "dark": s.dark_colour} for m, s in style_of.items()]
+    style_of = styles_of(results)
+    shown = [(name, style_of[name]) for name in results.ordered(results.runs["method"])]
+    return [{"name": m, "label": s.label, "light": s.colour, "dark": s.dark_colour} for m, s in shown]
 
 
 def _section(
     position: int, dataset: str, results: Results, near: pd.DataFrame, by_name: dict[str, ReportTable]
 ) -> dict[str, Any]:
     """The section on a data set, without its charts."""
-    size, style_of = results.sizes[dataset], styles(results.runs["method"])
-    judged = near[(near["dataset"] == dataset) & ~near["method"].isin(BASELINES)]
+    size, style_of = results.sizes[dataset], styles_of(results)
+    judged = _judged(results, near[near["dataset"] == dataset])
     return {
         "id": f"data-{position}",
         "name": dataset,
         "size": ", ".join(f"{k} = {v}" for k, v in (("n", size.n), ("d", size.inputs)) if v is not None),
         "verdicts": [(style_of[row.method].label, row.verdict, KINDS[row.verdict]) for row in judged.itertuples()],
-        "tables": [_checkpoints(by_name[name], dataset, f"{name}-{position}") for name in ("lml", "rmse", "nlpd")],
+        "tables": [
+            _checkpoints(by_name[name], dataset, f"{name}-{position}")
+            for name in (metric.name for metric in results.metrics)
+        ],
         "has_points": bool((results.points["dataset"] == dataset).any()),
     }
 
@@ -191,12 +218,18 @@ def _checkpoints(table: ReportTable, dataset: str, name: str) -> dict[str, Any]:
     here = (table.frame["dataset"] == dataset).to_numpy()
     frame, texts = table.frame[here], table.texts()[here]
     is_time = frame["method"].str.startswith("(seconds").to_numpy()
-    times = texts[(frame["method"] == report_tables.SECONDS).to_numpy()].iloc[0]
+    times = texts[(frame["method"] == SECONDS).to_numpy()].iloc[0]
     columns = [c for c in frame if c.startswith("M=") and (times[c] or (texts[c][~is_time] != "").any())]
     headings = {c: f"{c} ({times[c]} s)" if times[c] else c for c in columns}
     shown = ["method", "status", *columns, "final"]
+    assert table.bold is not None
     part = ReportTable(
-        name, table.title, frame.loc[~is_time, shown], {**table.headings, **headings}, shown=texts.loc[~is_time, shown]
+        name,
+        f"{table.title}; {times['status']}" if times["status"] else table.title,
+        frame.loc[~is_time, shown],
+        {**table.headings, **headings},
+        shown=texts.loc[~is_time, shown],
+        bold=table.bold[here][~is_time],
     )
     return _as_html(part)
 
@@ -207,7 +240,11 @@ def _as_html(table: ReportTable, drop: tuple[str, ...] = ()) -> dict[str, Any]:
     columns = [column for column in table.frame if column not in drop]
     values = {column: table.frame[column].tolist() for column in columns}
     shown = {column: texts[column].tolist() for column in columns}
-    rows = [[_cell(column, values[column][k], shown[column][k]) for column in columns] for k in range(len(texts))]
+    places = {column: position for position, column in enumerate(table.frame)}
+    rows = [
+        [_cell(c, values[c][k], shown[c][k], is_best=table.is_bold(k, places[c])) for c in columns]
+        for k in range(len(texts))
+    ]
     numeric = [k for k, column in enumerate(columns) if pd.api.types.is_numeric_dtype(table.frame[column])]
     return {
         "name": table.name,
@@ -219,11 +256,12 @@ def _as_html(table: ReportTable, drop: tuple[str, ...] = ()) -> dict[str, Any]:
     }
 
 
-def _cell(column: str, value: Any, text: str) -> dict[str, Any] | str:
+def _cell(column: str, value: Any, text: str, *, is_best: bool) -> dict[str, Any] | str:
     if column in TAGGED and value in KINDS:
         return {"text": text, "kind": KINDS[value]}
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return {"text": text.replace("-", "−", 1) if text.startswith("-") else text, "value": f"{value:.12g}"}
+        shown = {"text": text.replace("-", "−", 1) if text.startswith("-") else text, "value": f"{value:.12g}"}
+        return shown | ({"best": True} if is_best else {})
     return text
 
 

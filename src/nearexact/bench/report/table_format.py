@@ -15,17 +15,22 @@ from nearexact import files
 
 Format = Callable[[Any], str]
 NOT_AVAILABLE = "n/a"
-_NUMBER = re.compile(r"(-?\d[\d.]*)(?:e(-?\d+))?(.*)", re.DOTALL)
+_NUMBER = re.compile(r"(-?\d[\d.]*)(?:e(-?\d+))?( [±(\[†].*)?", re.DOTALL)
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "−": "$-$", "–": "--", "±": r"$\pm$",
+    "−": "$-$", "–": "--", "±": r"$\pm$", "†": r"$^\dagger$",
+    "θ": r"$\theta$", "τ": r"$\tau$", "×": r"$\times$", "≤": r"$\le$",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class ReportTable:
-    """A table of the report. `frame` has the numbers, `shown` the text of its cells if the formats cannot make it."""
+    """A table of the report.
+
+    `frame` has the numbers, `shown` the text of its cells if the formats cannot make it. `details` are further columns,
+    such as standard errors, that only the CSV file has. `bold` says which cells are the best.
+    """
 
     name: str  # of its files, without suffix
     title: str
@@ -33,6 +38,8 @@ class ReportTable:
     headings: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[str, Format] = field(default_factory=dict)
     shown: pd.DataFrame | None = None
+    details: pd.DataFrame | None = None
+    bold: pd.DataFrame | None = None
 
     def heading(self, column: str) -> str:
         """The heading that readers see instead of a column's name."""
@@ -52,15 +59,31 @@ class ReportTable:
 
     def to_csv(self) -> str:
         """The numbers with all digits."""
-        text: str = self.frame.to_csv(index=False, lineterminator="\n")
+        frame = self.frame.reset_index(drop=True)
+        if self.details is not None:
+            frame = pd.concat([frame, self.details.reset_index(drop=True)], axis=1)
+        text: str = frame.to_csv(index=False, lineterminator="\n")
         return text
+
+    def is_bold(self, row: int, column: int) -> bool:
+        """Whether a cell is one of the best."""
+        name = self.frame.columns[column]
+        return self.bold is not None and name in self.bold and bool(self.bold[name].iloc[row])
+
+    def _cells(self, escaped: Format, bold: Format) -> list[list[str]]:
+        """The texts of all cells, escaped, and the best ones bold."""
+        rows = self.texts().itertuples(index=False, name=None)
+        return [
+            [bold(escaped(text)) if self.is_bold(k, j) else escaped(text) for j, text in enumerate(row)]
+            for k, row in enumerate(rows)
+        ]
 
     def to_markdown(self) -> str:
         """The cells as readers see them, in GitHub's form of Markdown."""
         numeric = set(self.numeric())
         lines = [[_markdown(self.heading(column)) for column in self.frame]]
         lines += [["---:" if k in numeric else "---" for k in range(len(lines[0]))]]
-        lines += [[_markdown(text) for text in row] for row in self.texts().itertuples(index=False, name=None)]
+        lines += self._cells(_markdown, lambda text: f"**{text}**")
         return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
     def to_latex(self) -> str:
@@ -70,10 +93,10 @@ class ReportTable:
         lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
         lines += [" & ".join(latex(self.heading(column)) for column in self.frame) + r" \\", r"\midrule"]
         group = self.frame["dataset"].tolist() if "dataset" in self.frame else [""] * len(self.frame)
-        for k, row in enumerate(self.texts().itertuples(index=False, name=None)):
+        for k, row in enumerate(self._cells(latex, lambda text: rf"\textbf{{\boldmath {text}}}")):
             if k and group[k] != group[k - 1]:
                 lines.append(r"\midrule")
-            lines.append(" & ".join(latex(text) for text in row) + r" \\")
+            lines.append(" & ".join(row) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
     def write(self, folder: Path) -> None:
@@ -123,6 +146,13 @@ def significant(value: Any) -> str:
     return f"{value:.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
+def uncertainty(value: float) -> str:
+    """A standard error: two significant digits."""
+    if not 1e-4 <= abs(value) < 1e5:
+        return scientific(value) if value else "0"
+    return f"{value:.{max(1 - math.floor(math.log10(abs(value))), 0)}f}"
+
+
 def cost(value: Any) -> str:
     """A cost; "never" if the goal was not reached."""
     return "never" if isinstance(value, float) and math.isinf(value) else significant(value)
@@ -141,7 +171,7 @@ def plain(value: Any) -> str:
 def latex(text: str) -> str:
     """Text for LaTeX: numbers in mathematics, everything else escaped."""
     match = _NUMBER.fullmatch(text)
-    if match and (not match[3] or match[3].startswith(" (")):
+    if match:
         exponent = rf"\times 10^{{{match[2]}}}" if match[2] else ""
         return f"${match[1]}{exponent}${latex(match[3]) if match[3] else ''}"
     return "".join(_LATEX.get(character, character) for character in " ".join(text.split(" "))).replace("\n", " ")

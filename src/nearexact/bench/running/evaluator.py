@@ -113,6 +113,7 @@ def _errors(y_test: FloatArray, mean: FloatArray, variance: FloatArray) -> dict[
         return {
             "rmse": metrics.rmse(y_test, mean),
             "nlpd": metrics.nlpd(y_test, mean, variance),
+            "crps": metrics.crps(y_test, mean, variance),
             **{
                 f"coverage_{level}": metrics.coverage(y_test, mean, variance, level)
                 for level in metrics.COVERAGE_LEVELS

@@ -75,10 +75,18 @@
         traces.push(seeds(curves, name, false), middle(median(curves), name));
       }
       const uppers = runs.filter((run) => run.upper).map((run) => usable(run.upper[cost], run.upper.value));
-      if (column === "lml" && cost !== "predict_seconds" && uppers.length) {
+      if (column === "negative_lml" && cost !== "predict_seconds" && uppers.length) {
         traces.push(seeds(uppers, name, false));
         traces.push(middle(median(uppers), name, { name: `${label(name)}, nUB`, line: { color: colour(name), width: 1.5, dash: "dot" } }));
       }
+    }
+    for (const [name, late] of Object.entries(dataset.late)) {
+      const points = shown().has(name) ? usable(late[cost], late[column]) : [];
+      if (!points.length) continue;
+      traces.push({
+        ...columns(points), type: "scatter", mode: "markers", name: `${label(name)}, beyond the budget`,
+        hovertemplate: "%{y:.4~g} at %{x:.3~g}", marker: { color: colour(name), size: 5, symbol: "diamond-open" },
+      });
     }
     if (cost === "elapsed" && form().has("published")) {
       for (const [name, [x, y]] of Object.entries(dataset.published[column] ?? {})) {
@@ -137,6 +145,7 @@
     const shapes = [];
     if (metric === "frontier") {
       traces = frontierTraces(dataset, choice, cost);
+      limits = dataset.limits[choice];
     } else if (metric === "coverage") {
       traces = metricTraces(dataset, `coverage_${choice}`, cost, smoothed);
       const aim = Number(choice) / 100;
