@@ -1,4 +1,4 @@
-"""How good predictions are: root mean squared error, negative log predictive density, coverage of intervals."""
+"""How good predictions are: root mean squared error, negative log predictive density, CRPS, coverage of intervals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from statistics import NormalDist
 
 import numpy as np
+from scipy.special import ndtr
 
 from nearexact.typing import FloatArray
 
@@ -29,3 +30,11 @@ def coverage(y: FloatArray, mean: FloatArray, variance: FloatArray, level: float
     """
     width = NormalDist().inv_cdf(0.5 + level / 200.0)  # standard deviations on either side
     return float(np.mean(np.abs(y - mean) <= width * np.sqrt(variance)))
+
+
+def crps(y: FloatArray, mean: FloatArray, variance: FloatArray) -> float:
+    """Mean continuous ranked probability score of independent Gaussians (Gneiting and Raftery 2007, section 4.2)."""
+    std = np.sqrt(variance)
+    z = (y - mean) / std
+    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    return float(np.mean(std * (z * (2.0 * ndtr(z) - 1.0) + 2.0 * density - 1.0 / math.sqrt(math.pi))))
