@@ -40,11 +40,13 @@ def test_nlpd_is_scipys_log_density() -> None:
 def test_crps_is_the_integral_of_the_squared_distance_of_distribution_functions() -> None:
     """Of what is predicted and of the value that came, by quadrature."""
     mean, std, y = np.array([0.0, 1.0, -2.0]), np.array([1.0, 0.2, 3.0]), np.array([0.5, 0.1, -2.0])
-    expected = [
-        integrate.quad(lambda t: stats.norm.cdf(t, m, s) ** 2, -np.inf, value)[0]
-        + integrate.quad(lambda t: stats.norm.sf(t, m, s) ** 2, value, np.inf)[0]
-        for m, s, value in zip(mean, std, y, strict=True)
-    ]
+
+    def integral(value: float, *distribution: float) -> float:
+        below, _ = integrate.quad(lambda t: stats.norm.cdf(t, *distribution) ** 2, -np.inf, value)
+        above, _ = integrate.quad(lambda t: stats.norm.sf(t, *distribution) ** 2, value, np.inf)
+        return float(below + above)
+
+    expected = [integral(*row) for row in zip(y, mean, std, strict=True)]
     assert metrics.crps(y, mean, std**2) == pytest.approx(np.mean(expected))
 
 
