@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-data test-slow check format bench bench-models bench-gpflow clean
+.PHONY: setup demo test test-data test-slow check format bench bench-models bench-gpflow bench-practice clean
 
 setup: $(STAMP)
 
@@ -52,5 +52,12 @@ bench-gpflow: $(STAMP)
 	.venv-gpflow/bin/python -m pip install --quiet --disable-pip-version-check "gpflow==2.11.*" tf-keras
 	$(BIN)/python benchmarks/gpflow_comparison.py --gpflow-python .venv-gpflow/bin/python --output benchmarks/results/gpflow.json
 
+# `nearexact fit` next to what one would otherwise pick, 30 s of one core for each fit; GPBoost and LightGBM live in an
+# environment of their own. Needs the data sets too; about half an hour.
+bench-practice: $(STAMP)
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check "gpboost==1.8.0" "lightgbm==4.7.0"
+	$(BIN)/python benchmarks/practice.py --peers-python .venv-peers/bin/python
+
 clean:
-	rm -rf $(VENV) .venv-gpflow build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-gpflow .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache

@@ -12,60 +12,22 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import result_files
-import scipy.optimize
 import torch
+from scikit_learn_gp import fit_until
 from search import Data, problems
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from nearexact import GPRegressor
-from nearexact.typing import FloatArray
 
 RESULTS = "small_tables.json"
-RESTARTS = 3
 NAMES = "elevators,kin8nm,bike,pol,power,skillcraft"
-
-
-class _OutOfTimeError(Exception):
-    pass
 
 
 def scikit_learn(data: Data, limit: float) -> tuple[float, str]:
     """The likelihood that its L-BFGS reaches from one start and three random ones."""
-    X, y = data
-    deadline = time.perf_counter() + limit
-    stopped = False
-
-    def optimise(objective: Callable[..., Any], theta: FloatArray, bounds: FloatArray) -> tuple[FloatArray, float]:
-        best: tuple[FloatArray, float] = (theta, np.inf)
-
-        def watched(at: FloatArray) -> Any:
-            nonlocal best
-            if time.perf_counter() > deadline:
-                raise _OutOfTimeError
-            value, gradient = objective(at)
-            if value < best[1]:
-                best = (at.copy(), value)
-            return value, gradient
-
-        nonlocal stopped
-        try:
-            scipy.optimize.minimize(watched, theta, method="L-BFGS-B", jac=True, bounds=bounds)
-        except _OutOfTimeError:
-            stopped = True
-        return best
-
-    kernel = ConstantKernel(1.0, (1e-5, 1e5)) * RBF(np.ones(X.shape[1]), (1e-3, 1e5)) + WhiteKernel(0.01, (1e-5, 1e1))
-    model = GaussianProcessRegressor(
-        kernel, alpha=0.0, optimizer=optimise, n_restarts_optimizer=RESTARTS, random_state=0
-    )
-    model.fit(X, y)
+    model, stopped = fit_until(*data, limit)
     return float(model.log_marginal_likelihood_value_), "stopped" if stopped else "finished"
 
 

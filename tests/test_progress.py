@@ -14,14 +14,14 @@ from rich.console import Console
 from nearexact import SGPRegressor
 from nearexact.gp import Training
 from nearexact.kernels import SquaredExponential
-from nearexact.progress import TighteningDisplay, progress_display, tightening_display
+from nearexact.progress import ShownTime, TighteningDisplay, progress_display, tightening_display
 from tests.problems import regression
 
 
 def test_every_m_is_a_line_with_its_bounds() -> None:
     screen = io.StringIO()
     X, y = regression(100)
-    with progress_display(True, 60.0, Console(file=screen, force_terminal=True, width=120)) as display:
+    with progress_display(True, ShownTime("1m", 5.0), Console(file=screen, force_terminal=True, width=120)) as display:
         training = Training(
             SquaredExponential(),
             X,
@@ -32,12 +32,13 @@ def test_every_m_is_a_line_with_its_bounds() -> None:
             on_stage=lambda stage, _: display.stage(stage),
         )
         training.run()
-    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).split("seconds of 60")[-1]
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).split("seconds of 1m")[-1]
     lines = [line.split() for line in last.splitlines() if line.strip()]
     assert [int(line[0]) for line in lines] == [10, 20, 50]
     assert [line[1] for line in lines] == [f"{stage.elbo:.1f}" for stage in training.history]
     assert [line[2] for line in lines] == [f"{stage.upper_bound:.1f}" for stage in training.history]
     assert [line[3] for line in lines] == [f"{stage.gap_per_point:.4f}" for stage in training.history]
+    assert [line[-1] for line in lines] == [f"{5.0 + stage.elapsed:.1f}" for stage in training.history]
 
 
 def test_only_on_request(capfd: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +52,7 @@ def test_only_on_request(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("display", [progress_display, tightening_display])
 def test_logs_go_on_in_a_new_line(display: Callable[..., AbstractContextManager[Any]]) -> None:
     log = io.StringIO()
-    with display(True, 60.0, Console(file=log)) as shown:
+    with display(True, ShownTime(None), Console(file=log)) as shown:
         if isinstance(shown, TighteningDisplay):
             shown.share(0.5)
     assert log.getvalue().strip()

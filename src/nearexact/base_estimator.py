@@ -55,10 +55,10 @@ from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
 from nearexact.kernels.parameter_bounds import checked_bounds
 from nearexact.known_noise import KnownNoise
-from nearexact.limits import parse_bytes, parse_seconds
+from nearexact.limits import parse_bytes, parse_seconds, written
 from nearexact.notebook import estimator_html
 from nearexact.onnx_export import save_onnx
-from nearexact.progress import Display, progress_display
+from nearexact.progress import Display, ShownTime, progress_display
 from nearexact.scaling import Scaling
 from nearexact.torch_posterior import TorchPosterior
 from nearexact.typing import FloatArray, MemoryLimit, NoiseBounds, TimeLimit
@@ -129,6 +129,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     # Limits that clones of one estimator have warned about, shared by all of them: a cross-validation warns once, not
     # once for each fold. None in an estimator that is no clone, which always warns.
     _warned: set[str] | None = None
+    # What the display says about time, where the estimator's own limit is a share of one that the user has written.
+    _shown_time: ShownTime | None = None
 
     def fit(
         self, X: Any, y: Any, *, noise_variance: Any = None, sample_weight: Any = None, start: Start | None = None
@@ -146,7 +148,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         started = time.perf_counter()
         time_limit = parse_seconds(self.time_limit)
         memory_limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
-        with self._unchanged_by_errors(), progress_display(self.progress, time_limit) as display:
+        shown = self._shown_time or ShownTime(written(self.time_limit, " s"))
+        with self._unchanged_by_errors(), progress_display(self.progress, shown) as display:
             problem = replace(self._prepare(X, y, noise_variance, sample_weight), start=start)
             seconds = time_limit - (time.perf_counter() - started)
             self._run(self._training(problem, seconds, memory_limit, display), problem)

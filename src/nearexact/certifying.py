@@ -14,8 +14,8 @@ from nearexact.gp.search import Search
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.tighten import MOST_ITERATIONS, tighten_bounds
 from nearexact.gp.training import SEARCH_SHARE
-from nearexact.limits import memory_budget, parse_seconds
-from nearexact.progress import tightening_display
+from nearexact.limits import memory_budget, parse_seconds, written
+from nearexact.progress import ShownTime, tightening_display
 from nearexact.typing import TimeLimit
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
             "these are not the data that the model was fitted to, with their noise_variance and sample_weight: their"
             " likelihood differs"
         )
-    with tightening_display(estimator.progress, seconds) as display:
+    with tightening_display(estimator.progress, ShownTime(written(time_limit, " s"))) as display:
         result = tighten_bounds(
             objective,
             model,

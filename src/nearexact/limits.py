@@ -52,6 +52,11 @@ def parse_seconds(duration: int | float | str | None) -> float:
     return value
 
 
+def written(limit: int | float | str | None, unit: str) -> str | None:
+    """A limit as the user wrote it; numbers get their unit. None where there is no limit."""
+    return limit if limit is None or isinstance(limit, str) else f"{limit:g}{unit}"
+
+
 def memory_budget(limit: int | float | str | None, device: torch.device) -> int:
     """The limit in bytes; without one, half of the memory that is free on the device."""
     return parse_bytes(limit) if limit is not None else free_memory(device) // 2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -19,11 +19,27 @@ if TYPE_CHECKING:  # they need torch, which counting rows does not
 REFRESHES_PER_SECOND = 4
 
 
+@dataclass(frozen=True)
+class ShownTime:
+    """The time limit as the user wrote it, if there is one, and seconds of it that were spent before."""
+
+    limit: str | None
+    before: float = 0.0
+
+    @property
+    def of_limit(self) -> str:
+        return "" if self.limit is None else f" of {self.limit}"
+
+    def since_start(self, seconds: float) -> str:
+        """With what was spent before."""
+        return f"{self.before + seconds:.1f}"
+
+
 class Display:
     """Collects what the display shows; without a live view nothing is drawn."""
 
-    def __init__(self, live: Live | None, time_limit: float) -> None:
-        self._live, self._time_limit = live, time_limit
+    def __init__(self, live: Live | None, time: ShownTime) -> None:
+        self._live, self._time = live, time
         self._stages: list[tuple[Stage, str]] = []
         self._search = ""  # the last line about it
         self._update(None)
@@ -48,9 +64,16 @@ class Display:
     def _update(self, progress: Progress | None) -> None:
         if self._live is None:
             return
-        limit = "" if math.isinf(self._time_limit) else f" of {self._time_limit:.0f}"
         table = Table(box=None, padding=(0, 2, 0, 0))
-        for heading in ("M", "ELBO", "upper bound", "gap per point", "verdict", "rescues", f"seconds{limit}"):
+        for heading in (
+            "M",
+            "ELBO",
+            "upper bound",
+            "gap per point",
+            "verdict",
+            "rescues",
+            f"seconds{self._time.of_limit}",
+        ):
             table.add_column(heading, justify="right")
         for stage, verdict in self._stages:
             table.add_row(
@@ -60,31 +83,29 @@ class Display:
                 f"{stage.gap_per_point:.4f}",
                 verdict,
                 str(stage.rescues) if stage.rescues else "",
-                f"{stage.elapsed:.1f}",
+                self._time.since_start(stage.elapsed),
             )
         if progress is not None:
-            table.add_row(
-                str(progress.m), f"{progress.objective:.1f}", "…", "", "", "", f"{progress.seconds:.1f}", style="dim"
-            )
+            seconds = self._time.since_start(progress.seconds)
+            table.add_row(str(progress.m), f"{progress.objective:.1f}", "…", "", "", "", seconds, style="dim")
         self._live.update(Group(self._search, table) if self._search else table)
 
 
 @contextmanager
-def progress_display(enabled: bool, time_limit: float, console: Console | None = None) -> Iterator[Display]:
+def progress_display(enabled: bool, time: ShownTime, console: Console | None = None) -> Iterator[Display]:
     """A display that is drawn on the terminal or in the notebook if enabled."""
     if not enabled:
-        yield Display(None, time_limit)
+        yield Display(None, time)
         return
     with _live(console) as live:
-        yield Display(live, time_limit)
+        yield Display(live, time)
 
 
 class TighteningDisplay:
     """One line with the bounds while they are tightened; without a live view it shows nothing."""
 
-    def __init__(self, live: Live | None, time_limit: float) -> None:
-        self._live = live
-        self._limit = "" if math.isinf(time_limit) else f" of {time_limit:.0f}"
+    def __init__(self, live: Live | None, time: ShownTime) -> None:
+        self._live, self._time = live, time
         self._line = ""
 
     def iteration(self, iteration: Iteration) -> None:
@@ -93,7 +114,7 @@ class TighteningDisplay:
         self._line = (
             f"{bounds.lower:.1f} to {bounds.upper:.1f}, gap per point {(bounds.upper - bounds.lower) / bounds.n:.4f}"
         )
-        self._update(f"iteration {iteration.number}, {iteration.seconds:.1f}{self._limit} s")
+        self._update(f"iteration {iteration.number}, {iteration.seconds:.1f} seconds{self._time.of_limit}")
 
     def share(self, share: float) -> None:
         """While the log determinant is bounded: how much of it is done."""
@@ -105,13 +126,13 @@ class TighteningDisplay:
 
 
 @contextmanager
-def tightening_display(enabled: bool, time_limit: float, console: Console | None = None) -> Iterator[TighteningDisplay]:
+def tightening_display(enabled: bool, time: ShownTime, console: Console | None = None) -> Iterator[TighteningDisplay]:
     """A display that is drawn on the terminal or in the notebook if enabled."""
     if not enabled:
-        yield TighteningDisplay(None, time_limit)
+        yield TighteningDisplay(None, time)
         return
     with _live(console) as live:
-        yield TighteningDisplay(live, time_limit)
+        yield TighteningDisplay(live, time)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from nearexact import bench
 from nearexact.bench import metrics
@@ -35,6 +35,19 @@ def test_nlpd_is_scipys_log_density() -> None:
     rng = np.random.default_rng(1)
     mean, variance, y = rng.normal(size=50), rng.uniform(0.1, 3.0, size=50), rng.normal(size=50)
     assert metrics.nlpd(y, mean, variance) == pytest.approx(-stats.norm.logpdf(y, mean, np.sqrt(variance)).mean())
+
+
+def test_crps_is_the_integral_of_the_squared_distance_of_distribution_functions() -> None:
+    """Of what is predicted and of the value that came, by quadrature."""
+    mean, std, y = np.array([0.0, 1.0, -2.0]), np.array([1.0, 0.2, 3.0]), np.array([0.5, 0.1, -2.0])
+
+    def integral(value: float, *distribution: float) -> float:
+        below, _ = integrate.quad(lambda t: stats.norm.cdf(t, *distribution) ** 2, -np.inf, value)
+        above, _ = integrate.quad(lambda t: stats.norm.sf(t, *distribution) ** 2, value, np.inf)
+        return float(below + above)
+
+    expected = [integral(*row) for row in zip(y, mean, std, strict=True)]
+    assert metrics.crps(y, mean, std**2) == pytest.approx(np.mean(expected))
 
 
 def test_every_evaluation_records_coverage(tmp_path: Path) -> None:

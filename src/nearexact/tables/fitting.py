@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from nearexact.files import check_output, write_text
-from nearexact.limits import parse_bytes, parse_seconds
+from nearexact.limits import parse_bytes, parse_seconds, written
 from nearexact.tables.columns import MAX_CATEGORIES
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.kernel_names import AUTO, check_kernel
@@ -112,7 +112,7 @@ def fit(
     from nearexact.tables.model_search import ModelSearch, SearchLimits  # only here, since they need torch
     from nearexact.tables.summarising import summarise
 
-    limits = SearchLimits(seconds, memory_limit, _written(time_limit, " s"))
+    limits = SearchLimits(seconds, memory_limit, written(time_limit, " s"))
     search = ModelSearch(prepared, limits, refit=refit, seed=seed, progress=progress, on_event=on_event)
     found = search.run(kernel)
     summary = summarise(
@@ -120,11 +120,12 @@ def fit(
         prepared,
         seconds=search.seconds(),
         time_limit=limits.written,
-        memory_limit=_written(memory_limit, " bytes"),
+        memory_limit=written(memory_limit, " bytes"),
         notes=search.notes,
     )
     model = found.model
     # The display is for this fit, not for those who load the model; and limits are those that the user gave.
+    model._shown_time = None
     model.set_params(progress=False, time_limit=time_limit, memory_limit=memory_limit)
     model.metadata_ = {RECIPE: {**recipe.to_json(), "summary": summary.to_json()}}
     return Fitted(model, prepared, found.choice, found.evaluation, summary, found.interrupted)
@@ -135,8 +136,3 @@ def check_one_target(path: Source, target: str, spelling: Spelling = Spelling())
     names = target_names(target, ())
     if len(names) > 1 and target not in open_table(path, spelling, {target, *names}).columns:
         raise ValueError(f"a report is about one target, got {len(names)}: leave it out, or fit them one by one")
-
-
-def _written(limit: float | str | None, unit: str) -> str | None:
-    """A limit as the user wrote it; numbers get their unit."""
-    return limit if limit is None or isinstance(limit, str) else f"{limit:g}{unit}"

@@ -23,6 +23,7 @@ from nearexact.gp.starts import Start
 from nearexact.kernels import Kernel
 from nearexact.known_noise import KnownNoise
 from nearexact.limits import parse_bytes
+from nearexact.progress import ShownTime
 from nearexact.tables.evaluation import Evaluation, evaluate
 from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, KernelOptimum, Trial, choose, named
 from nearexact.tables.kernel_names import AUTO, COMPARED
@@ -142,13 +143,15 @@ class ModelSearch:
         return "" if math.isinf(seconds) else f", {seconds:.0f} s left of {self.limits.written}"
 
     def _model(self, kernel: Kernel, seconds: float, memory: MemoryLimit) -> GPRegressor:
-        return GPRegressor(
+        model = GPRegressor(
             kernel,
             time_limit=seconds if math.isfinite(seconds) else None,
             memory_limit=memory,
             random_state=self.seed,
             progress=self.progress,
         )
+        model._shown_time = ShownTime(self.limits.written, self.seconds())
+        return model
 
     def _untrained(self, optimum: KernelOptimum) -> GPRegressor:
         """What can be had without further training from what the choice has found."""
