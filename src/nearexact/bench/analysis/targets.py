@@ -31,9 +31,7 @@ def best_losses(results: Results, metric: Metric) -> pd.Series:
         losses = losses.where(rank == rank.groupby(split).transform("min"))
     best = losses.groupby(split).min()
     frozen = frozen_losses(results, metric)
-    return pd.Series({key: frozen.get(key, loss) for key, loss in best.items()}, dtype=float).rename_axis(
-        best.index.names
-    )
+    return pd.Series([frozen.get(key, loss) for key, loss in best.items()], index=best.index, dtype=float)
 
 
 def frozen_losses(results: Results, metric: Metric) -> dict[tuple[str, int], float]:
