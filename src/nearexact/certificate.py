@@ -272,7 +272,7 @@ def doubt_about(evidence: Evidence | None, lower: float, n: int) -> Doubt | None
         return Doubt.NOT_COMPARED
     if evidence.agreeing < FEWEST_AGREEING:
         return Doubt.FOUND_ONCE
-    if evidence.gain_per_row is None:
+    if evidence.gain_per_row is None or math.isnan(evidence.gain_per_row):
         return Doubt.STILL_RISING
     if evidence.rows < n:
         return None if SUBSET_CAUTION * evidence.gain_per_row <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE
