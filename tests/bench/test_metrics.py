@@ -10,6 +10,7 @@ from scipy import integrate, stats
 
 from nearexact import bench
 from nearexact.bench import metrics
+from nearexact.bench.analysis.losses import CRPS
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.bench.running.evaluator import Evaluator
 from nearexact.bench.running.recorder import Recorder
@@ -50,6 +51,11 @@ def test_crps_is_the_integral_of_the_squared_distance_of_distribution_functions(
     assert metrics.crps(y, mean, std**2) == pytest.approx(np.mean(expected))
 
 
+def test_the_constant_predictor_has_the_crps_that_scales_start_from() -> None:
+    y = np.random.default_rng(0).normal(size=200_000)
+    assert metrics.crps(y, np.zeros_like(y), np.ones_like(y)) == pytest.approx(CRPS.constant(None), abs=0.003)
+
+
 def test_every_evaluation_records_coverage(tmp_path: Path) -> None:
     spec = RunSpec("a", "b", 0, 60.0, 100.0)
     folder = RunFolder(spec.folder(tmp_path))
@@ -60,6 +66,8 @@ def test_every_evaluation_records_coverage(tmp_path: Path) -> None:
     report(lambda X: (np.full(len(X), np.nan), np.ones(len(X))), milestone=True)
     folder.update(status=RunStatus.FINISHED)
     frame = bench.load(tmp_path)
+    assert frame["crps"][0] == pytest.approx(metrics.crps(y, np.zeros(4), np.ones(4)))
+    assert np.isnan(frame["crps"][1])
     assert frame["coverage_50"].tolist() == [0.5, 0.0]  # within 0.67 standard deviations
     assert frame["coverage_90"].tolist() == [0.75, 0.0]  # 1.64
     assert frame["coverage_95"].tolist() == [1.0, 0.0]  # 1.96; what is not a number covers nothing

@@ -21,7 +21,7 @@ from nearexact.bench.store import RunFolder
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, greedy_variance, minimise
 from nearexact.gp.budget import held_memory
 from nearexact.gp.exact_training import exact_memory
-from nearexact.gp.iterative import IterativeObjective
+from nearexact.gp.iterative import IterativeObjective, solving_memory
 from nearexact.gp.iterative_cost import possible_sizes
 from nearexact.gp.iterative_model import AIMED_ERROR
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
@@ -32,6 +32,7 @@ from nearexact.typing import FloatArray
 Way = Literal["cholesky", "iterative"]
 ITERATIVE_TEST_POINTS = 500
 MOST_INDUCING = 2000  # of the preconditioner: more would save hardly any iterations
+PROBES = 32  # of the likelihood's estimate: twice as precise as in training
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,9 @@ class ExactReference:
         needed = exact_memory(self.kernel, len(self.y))
         self.way: Way = "cholesky" if needed <= memory else "iterative"
         n_features = self.kernel.features(self.X[:1], self.X[0]).shape[1]
-        self._sizes = possible_sizes(self.kernel, len(self.y), n_features, memory) if self.way == "iterative" else []
+        further = solving_memory(self.kernel, len(self.y), PROBES) - solving_memory(self.kernel, len(self.y))
+        sizes = possible_sizes(self.kernel, len(self.y), n_features, memory - further)
+        self._sizes = sizes if self.way == "iterative" else []
         if self.way == "iterative" and not self._sizes:
             raise MemoryError(
                 f"the exact GP needs {needed / 1e9:.3g} GB, there are {memory / 1e9:.3g} GB; conjugate gradients need"
@@ -99,7 +102,9 @@ class ExactReference:
         m = max([size for size in self._sizes if size <= MOST_INDUCING] or self._sizes[:1])
         Z = self.X[torch.from_numpy(greedy_variance(kernel, self.X, m, seed=self.seed))]
         memory = self.memory - held_memory(m)
-        objective = IterativeObjective(kernel, noise_variance, self.X, self.y, Z, seed=self.seed, memory_limit=memory)
+        objective = IterativeObjective(
+            kernel, noise_variance, self.X, self.y, Z, probes=PROBES, seed=self.seed, memory_limit=memory
+        )
         estimate = objective.estimate(kernel, noise_variance)
         solver = ModelSolver(objective.sparse, kernel, noise_variance, objective.product)
         end = solver.finish(estimate.solution, AIMED_ERROR, self.seed, rows=0)

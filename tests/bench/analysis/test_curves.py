@@ -54,6 +54,23 @@ def test_a_restart_with_fewer_or_as_many_points_is_held_too() -> None:
     assert curves.smooth(as_many)["elbo"].tolist() == [-590.0, -87.9, -87.9, -87.9]
 
 
+def test_a_rescue_does_not_spike() -> None:
+    """A second start within an M begins far below; the model that is kept is the better one."""
+    trace = [(50, -100.0, 0.9), (50, -10.0, 0.3), (50, -400.0, 5.0), (50, -30.0, 0.5), (50, -9.0, 0.2)]
+    rows = [{"elapsed": k, "m": m, "elbo": e, "rmse": r} for k, (m, e, r) in enumerate(trace)]
+    assert curves.smooth(points(rows))["rmse"].tolist() == [0.9, 0.3, 0.3, 0.3, 0.2]
+    svgp = points({**row, "method": "svgp"} for row in rows)  # no restarts: noise of its own is shown
+    assert curves.smooth(svgp)["rmse"].tolist() == [0.9, 0.3, 5.0, 0.5, 0.2]
+
+
+def test_a_plugin_is_not_smoothed_for_being_called_like_sgpr() -> None:
+    rows = [{"elapsed": k, "m": m, "elbo": e} for k, (m, e) in enumerate([(10, -5.0), (20, -9.0), (20, -4.0)])]
+    for name in ("sgpr_fast", "sgpr_fast.py:SGPR", "sgpr-mine"):
+        assert curves.smooth(points({**row, "method": name} for row in rows))["elbo"].tolist() == [-5.0, -9.0, -4.0]
+    variant = points({**row, "method": "sgpr{kernel=matern32}"} for row in rows)
+    assert curves.smooth(variant)["elbo"].tolist() == [-5.0, -5.0, -4.0]
+
+
 def test_smoothing_changes_values_and_leaves_the_raw_points_alone() -> None:
     trace = [(10, -100.0, 0.9), (10, -50.0, 0.5), (20, -90.0, 0.8), (20, -50.04, 0.49), (20, -40.0, 0.4)]
     raw = points({"elapsed": k, "m": m, "elbo": e, "rmse": r} for k, (m, e, r) in enumerate(trace))

@@ -300,6 +300,24 @@ def test_the_estimator_is_judged_by_the_way_it_went(tmp_path: Path) -> None:
     assert (counts["near_exact"], counts["exact"], counts["certified"], counts["not_reached"]) == (2, 1, 1, 1)
 
 
+def test_a_model_that_has_hardly_begun_is_not_called_noise(tmp_path: Path) -> None:
+    early = [{**point, "elbo": NOISE - 50.0 + k} for k, point in enumerate(curve_trace(0, final=300.0)[:3])]
+    write_run(tmp_path, "a", "gpr", 0, early, RunStatus.BUDGET)
+    still = [{**point, "elbo": NOISE + 0.01} for point in curve_trace(0, final=300.0)]
+    write_run(tmp_path, "a", "svgp", 0, still, RunStatus.BUDGET)
+    write_run(tmp_path, "a", "itergp", 0, early, RunStatus.FINISHED)
+    stages = [{**point, "elbo": NOISE - 1.0} for point in sgpr_trace(0) if point["milestone"]]
+    write_run(tmp_path, "a", "sgpr", 0, stages[:2], RunStatus.BUDGET)
+    write_run(tmp_path, "b", "sgpr", 0, stages[:3], RunStatus.BUDGET)
+    write_run(tmp_path, "c", "sgpr", 0, stages[:1], RunStatus.FINISHED)
+    judged = verdicts.run_verdicts(results.read(tmp_path)).set_index(["dataset", "method"])
+    assert judged["verdict"].to_dict() == {
+        ("a", "gpr"): "not reached", ("a", "svgp"): "no better than noise", ("a", "itergp"): "no better than noise",
+        ("a", "sgpr"): "not reached", ("b", "sgpr"): "no better than noise", ("c", "sgpr"): "no better than noise",
+    }  # fmt: skip
+    assert judged.loc[("a", "gpr"), "basis"] == judged.loc[("a", "sgpr"), "basis"] == "it had hardly begun to train"
+
+
 def test_runs_without_a_result_say_so(tmp_path: Path) -> None:
     write_run(tmp_path, "a", "sgpr", 0, [], RunStatus.KILLED, "too long")
     write_run(tmp_path, "a", "sgpr", 1, sgpr_trace(1)[:2], RunStatus.KILLED, "too long")

@@ -84,12 +84,34 @@ def test_latex_is_a_booktabs_tabular_with_everything_escaped() -> None:
     assert r"two lines & $7.0$ \\" in body
 
 
+def test_the_best_are_bold_and_details_are_in_the_csv_only() -> None:
+    frame = pd.DataFrame({"dataset": ["a", "a"], "rmse": [0.5, 0.25]})
+    bold, errors = pd.DataFrame({"rmse": [False, True]}), pd.DataFrame({"rmse_standard_error": [0.1, 0.2]})
+    table = ReportTable("t", "", frame, formats={"rmse": table_format.number(2, 1e4)}, details=errors, bold=bold)
+    assert "| a | **0.25** |" in table.to_markdown()
+    assert r"a & $0.50$ \\" in table.to_latex()
+    assert r"a & \textbf{\boldmath $0.25$} \\" in table.to_latex()
+    assert table.to_csv().splitlines()[0] == "dataset,rmse,rmse_standard_error"
+    assert "standard" not in table.to_markdown() + table.to_latex()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0123, "0.012"), (1.26, "1.3"), (12.6, "13"), (1260.0, "1260"), (0.0, "0"), (1.2e-7, "1.2e-7")],
+)
+def test_standard_errors_have_two_digits(value: float, text: str) -> None:
+    assert table_format.uncertainty(value) == text
+
+
 @pytest.mark.parametrize(
     ("text", "latex"),
     [
         ("-2797", "$-2797$"),
         ("3.1e9", r"$3.1\times 10^{9}$"),
         ("0.65 (1 of 3)", "$0.65$ (1 of 3)"),
+        ("0.65 ± 0.012 (1 of 3)", r"$0.65$ $\pm$ 0.012 (1 of 3)"),
+        ("0.65 [0.5, 0.7]", "$0.65$ [0.5, 0.7]"),
+        ("0.65 †", r"$0.65$ $^\dagger$"),
         ("3 budget", "3 budget"),
         ("n/a", "n/a"),
         ("−LML", "$-$LML"),
