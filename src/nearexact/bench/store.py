@@ -152,17 +152,20 @@ class RunFolder:
 
     def prepare(self, spec: RunSpec) -> None:
         """Make the folder ready for a run from the beginning; what an earlier one has left is put aside."""
+        self.start_over({"version": VERSION, "spec": asdict(spec)})
+
+    def start_over(self, content: dict[str, Any]) -> None:
+        """Write a new run.json, of a run that is interrupted until it says otherwise; put aside what was there."""
         self.path.mkdir(parents=True, exist_ok=True)
-        earlier = self.read()
-        leftovers = [self.path / name for name in (TRACE, PREDICTIONS) if (self.path / name).exists()]
+        leftovers = any((self.path / name).exists() for name in (TRACE, PREDICTIONS))
         aside = None
-        if leftovers or earlier.get("status") in ENDED_STATUSES:
+        if leftovers or self.read().get("status") in ENDED_STATUSES:
             aside = next(p for k in range(1, 10**6) if not (p := self.path / f"{ASIDE}{k}").exists())
             aside.mkdir()
             if (self.path / RUN).exists():
                 write_whole(aside / RUN, (self.path / RUN).read_text(encoding="utf-8", errors="replace"))
-        content = {"version": VERSION, "spec": asdict(spec), "status": RunStatus.INTERRUPTED}
-        write_whole(self.path / RUN, json.dumps(content, indent=1) + "\n")
+        # Before the trace goes: a run must never seem to have ended without one.
+        write_whole(self.path / RUN, json.dumps({**content, "status": RunStatus.INTERRUPTED}, indent=1) + "\n")
         if aside is not None:
             for part in (TRACE, PREDICTIONS, LOG):
                 with suppress(FileNotFoundError):

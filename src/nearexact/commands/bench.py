@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -30,17 +29,21 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
     run = commands.add_parser("run", help="start the runs of an experiment that are not done yet")
     run.add_argument("experiment", nargs="?", type=Path, help="a TOML file with the settings below; flags override it")
-    run.add_argument("--methods", help="names or file.py:Class, with commas between")
+    run.add_argument(
+        "--methods", help="names or file.py:Class, with commas between; with options: 'sgpr{kernel=matern32}', quoted"
+    )
     run.add_argument("--datasets", help="names or path.csv:target, with commas between")
-    run.add_argument("--seeds", type=int, help="how many splits: 0, 1, …")
+    run.add_argument("--seeds", help='how many splits, 0, 1, …, or which ones: "3,4"; "7," is one')
+    run.add_argument("--kernel", help="for every method that takes one, such as matern32 or se+linear")
     run.add_argument("--budget", help='training time of a run, such as "90s", "10m", "8h"')
-    run.add_argument("--hard-limit", help="wall-clock time of a run, evaluation included; five budgets and two minutes")
+    run.add_argument("--hard-limit", help="wall-clock time of a run, evaluation included; five budgets, 10m at least")
     run.add_argument("--memory-limit", help='resident memory of a run, such as "4GB"')
     run.add_argument("--out", help="results folder")
     run.add_argument("--threads", type=int, help="of a run; all cores divided by the jobs")
     run.add_argument("--jobs", type=int, help="runs at the same time; timings are only comparable with 1, the default")
+    run.add_argument("--evaluate-every", type=int, help="steps of a method, instead of ever longer training times")
     run.add_argument("--device", help="cpu (default) or cuda")
-    run.add_argument("--retry-failed", action="store_true", help="repeat failed runs")
+    run.add_argument("--retry-failed", action="store_true", help="repeat failed runs, with the limits given now")
     run.add_argument("--quiet", action="store_true", help="no display")
     run.set_defaults(command=_run)
 
@@ -65,12 +68,18 @@ def _add(parser: argparse.ArgumentParser) -> None:
     fidelity.set_defaults(command=_fidelity)
 
     references.add(commands)
-    _add_report(commands.add_parser("report", help="one page, tables and figures from a results folder"))
+
+    merge = commands.add_parser("merge", help="put the runs of several results folders into one")
+    merge.add_argument("results", type=Path, nargs="+")
+    merge.add_argument("-o", "--output", type=Path, required=True, help="a folder, new or with results")
+    merge.set_defaults(command=_merge)
+
+    _add_report(commands.add_parser("report", help="one page, tables and figures from results folders"))
     commands.add_parser("methods", help="list methods").set_defaults(command=_methods)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, help="a folder for report.html, tables/ and figures/"
     )
@@ -92,7 +101,10 @@ def _run(options: argparse.Namespace) -> int:
     from nearexact.bench.running.sweep import run_sweep
     from nearexact.bench.running.terminal import sweep_display
 
-    names = ("methods", "datasets", "seeds", "budget", "hard_limit", "memory_limit", "out", "threads", "jobs", "device")
+    names = (
+        "methods", "datasets", "seeds", "kernel", "budget", "hard_limit", "memory_limit", "out", "threads", "jobs",
+        "device", "evaluate_every",
+    )  # fmt: skip
     flags = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     fields: dict[str, Any] = read_experiment(options.experiment) if options.experiment else {}
     fields |= settings(**flags)
@@ -100,7 +112,8 @@ def _run(options: argparse.Namespace) -> int:
     if missing:
         raise ValueError(f"an experiment needs {', '.join(missing)}, or a file that has them")
     experiment = Experiment(**fields)
-    with sweep_display(len(experiment.specs()), enabled=not options.quiet) as display:
+    total = len(experiment.specs())
+    with _warnings_as_lines(), sweep_display(total, enabled=not options.quiet) as display:
         run_sweep(experiment, retry_failed=options.retry_failed, on_event=display.show)
     folders = [store.RunFolder(spec.folder(experiment.out)) for spec in experiment.specs()]
     failed = [folder for folder in folders if folder.status() in store.FAILED_STATUSES]
@@ -147,7 +160,7 @@ def _export(options: argparse.Namespace) -> int:
     from nearexact.files import check_output, replacing
 
     output = check_output(options.output, (".csv", ".parquet"))
-    _check_spared(options.results, [output])
+    _check_spared([options.results], [output])
     with _warnings_as_lines():
         frame = load(options.results)
     with replacing(output) as temporary:
@@ -162,7 +175,7 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_spared(results: Path, outputs: Iterable[Path]) -> None:
+def _check_spared(folders: Iterable[Path], outputs: Iterable[Path]) -> None:
     """Raise a ValueError if an output is a file of the results, or data that they came from, under whatever name."""
     from nearexact.bench.store import runs
     from nearexact.files import is_same_file
@@ -170,10 +183,11 @@ def _check_spared(results: Path, outputs: Iterable[Path]) -> None:
     existing = [path for path in outputs if path.is_file()]
     if not existing:
         return
-    specs = [run.read().get("spec") for run in runs(results)]
+    folders = list(folders)
+    specs = [run.read().get("spec") for results in folders for run in runs(results)]
     names = {str(spec.get("dataset")) for spec in specs if isinstance(spec, dict)}
     own_data = (Path(name.rpartition(":")[0]) for name in names)
-    inputs = [path for path in results.rglob("*") if path.suffix in RESULT_SUFFIXES]
+    inputs = [path for results in folders for path in results.rglob("*") if path.suffix in RESULT_SUFFIXES]
     for taken in [*inputs, *(path for path in own_data if path.is_file())]:
         for path in existing:
             if is_same_file(path, taken):
@@ -208,18 +222,40 @@ def _fidelity(options: argparse.Namespace) -> int:
 
 def _listed(text: str | None) -> list[str]:
     """The names in a list with commas between; commas within braces belong to a name."""
-    return [] if text is None else [name.strip() for name in re.split(r",(?![^{]*\})", text)]
+    from nearexact.bench.method_labels import split
+
+    return [] if text is None else split(text)
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from nearexact.bench.merging import merge
+
+    with _warnings_as_lines():
+        added = merge(options.results, options.output)
+        _warn_of_differences(options.output)
+    print(f"{added} runs added: {options.output}")
+    return 0
+
+
+def _warn_of_differences(results: Path) -> None:
+    """Say in which respect the runs of a folder are not comparable."""
+    from nearexact.bench.comparability import remarks
+    from nearexact.bench.store import recorded_runs
+
+    if found := remarks(recorded_runs(results)):
+        warnings.warn("\n".join(found), stacklevel=2)
 
 
 def _report(options: argparse.Namespace) -> int:
+    from nearexact.bench.merging import together
     from nearexact.bench.report.page import PAGE, write_report
 
     folders = (options.output / name for name in ("tables", "figures"))
     _check_spared(options.results, [options.output / PAGE, *(path for folder in folders for path in folder.glob("*"))])
     costs = {"time": "elapsed", "flops": "flops", "memory": "peak_memory_mb", "prediction": "predict_seconds"}
-    with _warnings_as_lines():
+    with _warnings_as_lines(), together(options.results) as results:
         paths = write_report(
-            options.results,
+            results,
             options.output,
             with_published=options.published,
             with_figures=not options.no_figures,
@@ -229,6 +265,7 @@ def _report(options: argparse.Namespace) -> int:
             frozen=options.references,
             x=costs[options.x],
         )
+        _warn_of_differences(results)
     print("\n".join(str(path) for path in paths))
     return 0
 

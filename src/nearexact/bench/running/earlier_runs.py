@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
 
-from nearexact.bench import store
+from nearexact.bench import datasets, store
+from nearexact.bench.running import provenance
 from nearexact.bench.store import RunSpec
 
 SIDE_BY_SIDE = "give them labels of their own, as in sgpr{kernel=matern32}, or choose another output folder"
@@ -36,6 +37,24 @@ class Present:
     code: Mapping[str, Any] | None  # of the method, see `provenance.code_of`
     data: str | None  # checksum of the user's own file
     versions: Mapping[str, Any]
+
+
+class Surroundings:
+    """What runs would be made with now; each method's code and each file of data is looked at once."""
+
+    def __init__(self) -> None:
+        self._versions = provenance.versions()
+        self._code: dict[str, dict[str, Any] | None] = {}
+        self._data: dict[str, str | None] = {}
+
+    def of(self, spec: RunSpec) -> Present:
+        """What a run of this spec would be made with."""
+        reference = spec.reference or spec.method
+        if reference not in self._code:
+            self._code[reference] = provenance.code_of(reference)
+        if spec.dataset not in self._data:
+            self._data[spec.dataset] = datasets.checksum(spec.dataset)
+        return Present(spec, self._code[reference], self._data[spec.dataset], self._versions)
 
 
 def decide(content: Mapping[str, Any], now: Present, *, retry_failed: bool) -> Decision:
@@ -66,7 +85,7 @@ def _advice(status: str | None) -> str:
 
 def _check_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """ValueError if the earlier run is one of something else under the same name."""
-    changed = [_change(name, old, new) for name in SAME_KEY if (old.get(name) or None) != (new[name] or None)]
+    changed = [_change(name, old, new) for name in SAME_KEY if name in old and old[name] != new[name]]
     if old.get("reference") and _class_of(old["reference"]) != _class_of(new["reference"]):
         changed.append(_change("reference", old, new))
     if changed:

@@ -16,8 +16,7 @@ from typing import Any
 
 import psutil
 
-from nearexact.bench import datasets, methods
-from nearexact.bench.running.earlier_runs import Present
+from nearexact.bench import methods
 from nearexact.bench.store import RunSpec
 
 PACKAGES = ("nearexact", "torch", "numpy", "scipy", "scikit-learn", "gpytorch", "pandas")  # what results depend on most
@@ -43,24 +42,6 @@ def surroundings(spec: RunSpec) -> dict[str, Any]:
         "git_dirty": git.get("dirty"),
         "code": code_of(spec.reference or spec.method),
     }
-
-
-class Surroundings:
-    """What runs would be made with now; each method's code and each file of data is looked at once."""
-
-    def __init__(self) -> None:
-        self._versions = versions()
-        self._code: dict[str, dict[str, Any] | None] = {}
-        self._data: dict[str, str | None] = {}
-
-    def of(self, spec: RunSpec) -> Present:
-        """What a run of this spec would be made with."""
-        reference = spec.reference or spec.method
-        if reference not in self._code:
-            self._code[reference] = code_of(reference)
-        if spec.dataset not in self._data:
-            self._data[spec.dataset] = datasets.checksum(spec.dataset)
-        return Present(spec, self._code[reference], self._data[spec.dataset], self._versions)
 
 
 def versions() -> dict[str, str | None]:

@@ -14,9 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from nearexact.bench import store
-from nearexact.bench.running.earlier_runs import decide, summarised
+from nearexact.bench.running.earlier_runs import Surroundings, decide, summarised
 from nearexact.bench.running.experiment import Experiment
-from nearexact.bench.running.provenance import Surroundings
 from nearexact.bench.running.watcher import LOOK_AGAIN_SECONDS, Event, make_run
 from nearexact.bench.store import RunFolder, RunSpec
 

@@ -24,9 +24,8 @@ from filelock import Timeout
 from nearexact.bench import datasets, store
 from nearexact.bench.running import supervisor
 from nearexact.bench.running.channel import Channel
-from nearexact.bench.running.earlier_runs import decide
+from nearexact.bench.running.earlier_runs import Surroundings, decide
 from nearexact.bench.running.evaluator import Evaluator
-from nearexact.bench.running.provenance import Surroundings
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.limits import is_out_of_memory
 
