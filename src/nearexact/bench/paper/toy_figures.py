@@ -67,4 +67,4 @@ def _draw_hyperparameters(axes: Axes, study: ToyStudy) -> None:
         if pd.notna(exact[name]):
             axes.axhline(float(exact[name]), color=colour, linestyle="--", linewidth=0.9)
     axes.set(title="hyperparameters; dashed: exact GP", xlabel="M", yscale="log")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="upper right" if len(names) < 4 else "center right")
