@@ -154,8 +154,9 @@ def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
     """One legend for the whole figure, below it; the figure grows by as many lines as it takes after the first."""
     width = 72.0 * figure.get_figwidth() / LEGEND_SIZE  # in sizes of the text
     labels = [str(entry.get_label()) for entry in entries]
-    columns = max((k for k in range(1, len(labels) + 1) if _legend_width(labels, k) <= width), default=1)
-    lines = math.ceil(len(labels) / columns)
+    counts = range(1, len(labels) + 1)
+    lines = min((count for count in counts if _legend_width(labels, count) <= width), default=len(labels))
+    columns = math.ceil(len(labels) / max(lines, 1))
     figure.set_figheight(figure.get_figheight() + 1.6 * (lines - 1) * LEGEND_SIZE / 72.0)
     figure.legend(
         handles=entries, loc="outside lower center", ncols=columns, fontsize=LEGEND_SIZE, frameon=False,
@@ -163,8 +164,7 @@ def legend(figure: Figure, entries: Sequence[Line2D]) -> None:
     )  # fmt: skip
 
 
-def _legend_width(labels: Sequence[str], columns: int) -> float:
-    """Of a legend with so many columns, in sizes of its text. Matplotlib fills columns from top to bottom."""
-    lines = math.ceil(len(labels) / columns)
-    parts = [labels[k : k + lines] for k in range(0, len(labels), lines)]
-    return sum(LETTER * max(map(len, part)) + ENTRY for part in parts)
+def _legend_width(labels: Sequence[str], lines: int) -> float:
+    """Of a legend with so many lines, in sizes of its text. Matplotlib fills columns from top to bottom, evenly."""
+    parts = np.array_split(np.array([len(label) for label in labels]), math.ceil(len(labels) / lines))
+    return sum(LETTER * float(part.max()) + ENTRY for part in parts)
