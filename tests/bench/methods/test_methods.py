@@ -94,6 +94,36 @@ def test_gpr_reports_its_likelihood_as_both_bounds() -> None:
     assert len(notes.calls) > 5
 
 
+def test_gpr_begins_no_evaluation_that_would_end_after_the_budget() -> None:
+    notes = Notes()
+    with pytest.raises(BudgetExhausted):
+        methods.create("gpr").run(task(budget_seconds=1e-9), notes)
+    (call,) = notes.calls  # what the first factorisation gave: that cannot be known to take too long
+    assert (call["milestone"], call["cut_short"], call["evaluations"]) == (True, True, 0)
+
+
+def test_itergp_looks_at_the_clock_inside_a_step() -> None:
+    notes, looks = Notes(), iter(range(100))
+    problem = task(seconds_left=lambda: 5.5 - next(looks))
+    with pytest.raises(BudgetExhausted):
+        methods.create("itergp").run(problem, notes)
+    assert next(looks) == 7  # six products of its first evaluation were begun, and the time was gone
+    assert notes.calls == []
+
+
+def test_predictions_are_made_though_the_time_is_spent() -> None:
+    left, notes = [1.0], Notes(most=1)
+    method = methods.create("itergp")
+
+    def report(predict: Any, **given: Any) -> None:
+        left[0] = -1.0  # this step was the last
+        notes(predict, means=predict(load_split("step", 0).X_test)[0], **given)
+
+    with pytest.raises(BudgetExhausted):
+        method.run(task("step", seconds_left=lambda: left[0]), report)
+    assert len(notes.calls[0]["means"]) == 30
+
+
 EVIDENCE = {f"evidence_{part.name}" for part in fields(Evidence)}
 
 

@@ -31,11 +31,13 @@ from levels import LEVEL
 class Constant:
     name = "constant"
 
-    def __init__(self, variance=1.0, seconds=0.0):
-        self.variance, self.seconds = variance, seconds
+    def __init__(self, variance=1.0, seconds=0.0, looks=False):
+        self.variance, self.seconds, self.looks = variance, seconds, looks
 
     def run(self, task, report):
         time.sleep(self.seconds)
+        if self.looks:
+            task.check_time()
         report(lambda X: (np.full(len(X), LEVEL), np.full(len(X), self.variance)), milestone=True)
 """
 
@@ -58,6 +60,11 @@ def made(out: Path, *methods: str, retry_failed: bool = False, **fields: Any) ->
         warnings.simplefilter("always", UserWarning)
         folder, _ = run(experiment(out, *methods, **{"budget_seconds": 60.0, **fields}), retry_failed=retry_failed)
     return folder, [line for warning in caught for line in str(warning.message).splitlines()]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*.json*"))  # without locks, which looking at a run makes
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_an_edited_plugin_is_run_again_and_a_longer_budget_too(tmp_path: Path, plugin: str) -> None:
@@ -165,21 +172,30 @@ def test_a_failed_run_is_tried_again_only_on_request() -> None:
     assert decision(RunStatus.ERROR, retry=True) == Decision(make=True)
 
 
-def test_a_run_that_was_killed_is_made_with_other_limits_and_seeds_are_added(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_is_made_with_other_limits_and_other_seeds_stay(tmp_path: Path) -> None:
     write_run(tmp_path, "step", "mean", 0, [], RunStatus.KILLED)
+    write_run(tmp_path, "step", "mean", 1, constant_trace(-900.0, 1.0, 1.4))
+    before = contents(tmp_path / "step" / "mean" / "seed-1")
     folder, notes = made(tmp_path, "mean", seeds=(0, 1), retry_failed=True)
-    assert notes == ["step mean seed 0: tried again with other limits (hard_limit_seconds: 240.0, now 600.0)"]
+    limits = "other limits (hard_limit_seconds: 240.0, now 600.0)"
+    assert notes[0] == f"step mean seed 0: tried again with {limits}"
+    assert notes[1].startswith(f"step mean seed 1: made with {limits}")
     assert folder.status() == RunStatus.FINISHED
     assert RunFolder(folder.path / "aside-1").status() == RunStatus.KILLED
-    assert bench.load(tmp_path)["seed"].tolist() == [0, 1]
+    assert contents(tmp_path / "step" / "mean" / "seed-1") == before
 
 
 def test_two_settings_live_in_one_folder_and_values_beyond_the_budget_are_marked(tmp_path: Path, plugin: str) -> None:
-    made(tmp_path, plugin, f"{plugin}{{variance=2, seconds=0.6}}", budget_seconds=0.5)
+    patient, looking = f"{plugin}{{variance=2, seconds=0.6}}", f"{plugin}{{looks=true, seconds=0.6}}"
+    made(tmp_path, plugin, patient, looking, budget_seconds=0.5)
     frame = bench.load(tmp_path).set_index("method")
-    assert frame["over_budget"].to_dict() == {"constant": False, "constant{seconds=0.6,variance=2}": True}
+    over_budget = {"constant": False, "constant{seconds=0.6,variance=2}": True}
+    assert frame["over_budget"].to_dict() == {"constant{looks=true,seconds=0.6}": False, **over_budget}
     assert set(frame["base_method"]) == {"constant"}
-    assert frame["status"].tolist() == ["finished", "budget"]
+    assert frame["status"].sort_index().tolist() == ["finished", "killed", "budget"]
+    unseen = RunFolder(tmp_path / "step" / "constant{looks=true,seconds=0.6}" / "seed-0")
+    assert unseen.read()["reason"].startswith("the training time was spent before anything was reported: 0.6")
+    frame = frame[frame["rmse"].notna()]
     error = frame["rmse"].iloc[0] ** 2
     for label, variance in {"constant": 1.0, "constant{seconds=0.6,variance=2}": 2.0}.items():
         assert frame.loc[label, "nlpd"] == pytest.approx(0.5 * (np.log(2.0 * np.pi * variance) + error / variance))
@@ -208,7 +224,7 @@ def test_variants_have_names_and_options_of_their_own(tmp_path: Path, plugin: st
 
 def test_a_kernel_is_an_option_of_the_methods_that_take_one(tmp_path: Path, plugin: str) -> None:
     file = tmp_path / "mine" / "constants.py"
-    file.write_text(file.read_text().replace("seconds=0.0", 'seconds=0.0, kernel="se"'))
+    file.write_text(file.read_text().replace("looks=False", 'looks=False, kernel="se"'))
     one = experiment(tmp_path, plugin, f"{plugin}{{kernel=linear}}", "mean", kernel="matern32")
     assert [spec.method for spec in one.specs()] == ["constant{kernel=matern32}", "constant{kernel=linear}", "mean"]
     assert one.kernel_is_not_for() == ["mean"]
@@ -228,11 +244,6 @@ def test_names_that_mean_two_things_are_refused(tmp_path: Path, plugin: str) -> 
         made(tmp_path, "gpr", variants={"gpr": {"method": "mean"}})
     with pytest.raises(ValueError, match=r"none of the methods \['mean', 'linear'\] has an option kernel, got 'se'"):
         made(tmp_path, "mean", "linear", kernel="se")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*.json*"))  # without locks, which looking at a run makes
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_folders_are_merged_and_reported_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

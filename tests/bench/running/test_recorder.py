@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ class FakeTime:
         return self.now
 
 
-def recorder(folder: Path, now: FakeTime, budget: float = 10.0) -> Recorder:
+def recorder(folder: Path, now: FakeTime, budget: float = 10.0, every: int | None = None) -> Recorder:
     X, y = np.zeros((4, 2)), np.array([1.0, -1.0, 1.0, -1.0])
-    return Recorder(Evaluator(RunFolder(folder), y, budget, now), X, budget, TrainingClock(now))
+    return Recorder(Evaluator(RunFolder(folder), y, budget, now), X, budget, TrainingClock(now), every)
 
 
 def slow_prediction(now: FakeTime, seconds: float) -> Any:
@@ -104,6 +105,53 @@ def test_evaluations_are_spaced_by_the_logarithm_of_time(tmp_path: Path) -> None
     late = times[times > 10.0]
     assert (late[1:] / late[:-1]).max() < 1.2
     assert (late[1:] / late[:-1]).min() > 1.1
+
+
+def elapsed_times(folder: Path) -> list[float]:
+    return [point["elapsed"] for point in RunFolder(folder).points()[0]]
+
+
+def test_evaluations_every_so_many_steps(tmp_path: Path) -> None:
+    now = FakeTime()
+    report = recorder(tmp_path, now, budget=100.0, every=3)
+    for step in range(1, 11):
+        now.now += 1.0
+        report(slow_prediction(now, 50.0), milestone=step == 4)  # however long evaluation takes
+    assert elapsed_times(tmp_path) == [3.0, 4.0, 6.0, 9.0]
+
+
+@pytest.mark.parametrize("step", [0.05, 0.7, 2.9])
+def test_there_is_a_point_close_to_the_end_of_the_budget(step: float, tmp_path: Path) -> None:
+    now = FakeTime()
+    report = recorder(tmp_path, now, budget=100.0)
+    with suppress(BudgetExhausted):
+        while True:
+            now.now += step
+            report(constant())
+    *within, beyond = elapsed_times(tmp_path)
+    assert beyond >= 100.0
+    assert within[-1] == pytest.approx(step * (100.0 // step) if step > 2.0 else 98.5, abs=0.7)
+    assert len(within) < 70  # and not all of those near the end
+
+
+def test_figures_do_not_use_up_the_time_for_evaluations(tmp_path: Path) -> None:
+    """As in itergp, whose exact likelihood may take longer than a step."""
+    times = {}
+    for name, figure_seconds in (("none", 0.0), ("some", 1.5), ("long", 40.0)):
+        now = FakeTime()
+        (tmp_path / name).mkdir()
+        report = recorder(tmp_path / name, now, budget=1e9)
+
+        def figure(now: FakeTime = now, seconds: float = figure_seconds) -> float:
+            now.now += seconds
+            return 1.0
+
+        for _ in range(60):
+            now.now += 1.0
+            report(slow_prediction(now, 0.1), exact_lml=figure)
+        times[name] = elapsed_times(tmp_path / name)
+    assert times["none"] == times["some"]
+    assert 1 <= len(times["long"]) < 4  # the hard limit counts them
 
 
 def test_points_hold_what_was_reported(tmp_path: Path) -> None:
