@@ -32,7 +32,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--methods", help="names or file.py:Class, with commas between; with options: 'sgpr{kernel=matern32}', quoted"
     )
-    run.add_argument("--datasets", help="names or path.csv:target, with commas between")
+    run.add_argument("--datasets", help="names, paper for its twelve, or path.csv:target, with commas between")
     run.add_argument("--seeds", help='how many splits, 0, 1, …, or which ones: "3,4"; "7," is one')
     run.add_argument("--kernel", help="for every method that takes one, such as matern32 or se+linear")
     run.add_argument("--budget", help='training time of a run, such as "90s", "10m", "8h"')

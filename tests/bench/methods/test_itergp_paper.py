@@ -69,7 +69,7 @@ def test_metrics_are_asked_for_every_five_iterations_and_at_the_end() -> None:
 
 def test_when_the_budget_is_spent_it_says_so_after_the_next_iteration() -> None:
     notes = Notes()
-    methods.create("itergp-paper").run(task("step", budget_seconds=0.0), notes)
+    methods.create("itergp-paper").run(task("step", seconds_left=lambda: 0.0), notes)
     assert [call["iterations"] for call in notes.calls[:3]] == [1, 2, 3]  # this report lets it go on
 
 

@@ -21,7 +21,6 @@ from nearexact.bench.methods.itergp import START_NOISE, exact_lml, gpytorch_sett
 from nearexact.bench.methods.kernel_option import DEFAULT, hyperparameters, kernel_name
 from nearexact.bench.methods.sgpr import training_data
 from nearexact.bench.protocol import Report, Task
-from nearexact.bench.running.clock import TrainingClock
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.names import named_kernel
 from nearexact.typing import FloatArray
@@ -68,11 +67,11 @@ class PaperIterGP:
     def run(self, task: Task, report: Report) -> None:
         X, y = training_data(task)
         kernel = named_kernel(self.kernel).for_inputs(X.shape[1])
-        model, clock, steps = ExactGP(X, y, kernel), TrainingClock(), 0
+        model, steps = ExactGP(X, y, kernel), 0
 
         def show(value: float, **more: Any) -> None:
             now, noise_variance = read_back(model.covar_module, kernel), model.noise_variance
-            with clock.paused(), gpytorch_settings({"max_root_decomposition_size": self.max_root_decomposition_size}):
+            with gpytorch_settings({"max_root_decomposition_size": self.max_root_decomposition_size}):
                 report(
                     model.predict,
                     elbo=-len(y) * value,
@@ -86,7 +85,7 @@ class PaperIterGP:
         def after_step(intermediate_result: OptimizeResult) -> None:
             nonlocal steps
             steps += 1
-            if steps % self.evaluate_every == 0 or clock.elapsed() >= task.budget_seconds:
+            if steps % self.evaluate_every == 0 or task.seconds_left() <= 0.0:
                 model.set_theta(intermediate_result.x)
                 show(intermediate_result.fun)
 

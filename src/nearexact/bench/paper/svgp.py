@@ -1,6 +1,7 @@
 """The paper's experiment on training SVGP (Ober et al., appendix C): a grid of settings, the best one, ablations.
 
-Every combination is a run of the harness in a folder of its own, so that the grid can be stopped and continued.
+Every combination is a run of the harness in a folder of its own, so that the grid can be stopped and continued. Next to
+them is Algorithm 1 at the same M: the mean over splits, by the time since it began with this M.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,6 +25,7 @@ from nearexact.bench.running.experiment import Experiment
 from nearexact.bench.running.sweep import run_sweep
 from nearexact.bench.running.watcher import Event
 from nearexact.bench.store import RunFolder
+from nearexact.typing import FloatArray
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,18 @@ ABLATIONS: Mapping[str, tuple[tuple[str, ...], Callable[[Setting], str]]] = {
     "(β₁, β₂)": (("beta_1", "beta_2"), lambda s: f"({s.beta_1:g}, {s.beta_2:g})"),
     "learning rate scheduler": (("scheduler",), lambda s: "on" if s.scheduler else "off"),
 }
-REFERENCE = "sgpr"  # the folder of the run that the grid is compared with
+REFERENCE = "sgpr-paper"  # what the grid is compared with, and its folder
+SCALES: Mapping[str, Mapping[str, Any]] = {
+    "full": {},
+    "laptop": {
+        "dataset": "kin8nm", "ablation_only": True, "steps": 1000, "inducing": 200, "budget_seconds": 1800.0,
+        "reference_seeds": 3,
+    },
+    "smoke": {
+        "dataset": "conformance", "ablation_only": True, "steps": 50, "inducing": 20, "budget_seconds": 30.0,
+        "reference_seeds": 2,
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class SVGPExperiment:
     inducing: int = 1000
     budget_seconds: float = 8 * 3600.0
     seed: int = 0
+    reference_seeds: int = 5  # splits that SGPR's mean is over
     threads: int | None = None
 
     def settings(self) -> list[Setting]:
@@ -87,14 +102,14 @@ class SVGPExperiment:
         """One sweep of one run for each combination, by name, and one for SGPR with as many points."""
         common = {
             "datasets": [self.dataset],
-            "seeds": (self.seed,),
             "budget_seconds": self.budget_seconds,
             "threads": self.threads,
         }
         reference = Experiment(
-            methods=["sgpr"],
+            methods=[REFERENCE],
             out=self.out / REFERENCE,
-            options={"sgpr": {"max_inducing": self.inducing}},
+            seeds=range(self.seed, self.seed + self.reference_seeds),
+            options={REFERENCE: {"inducing": [self.inducing]}},
             **common,  # type: ignore[arg-type]
         )
         size = {"num_inducing": self.inducing, "max_steps": self.steps}
@@ -102,12 +117,18 @@ class SVGPExperiment:
             setting.name: Experiment(
                 methods=["svgp"],
                 out=self.out / setting.name,
+                seeds=(self.seed,),
                 options={"svgp": {**asdict(setting), **size}},
                 **common,  # type: ignore[arg-type]
             )
             for setting in self.settings()
         }
         return {REFERENCE: reference, **grid}
+
+    @property
+    def total(self) -> int:
+        """How many runs there are."""
+        return sum(len(experiment.specs()) for experiment in self.experiments.values())
 
     def run(self, on_event: Callable[[Event], None] = lambda _: None) -> None:
         """Make the runs that have not ended yet."""
@@ -120,7 +141,7 @@ class SVGPExperiment:
         """The last point of each combination, the best bound first; failed ones last."""
         rows = []
         for setting in self.settings():
-            folder = self._folder(setting.name)
+            (folder,) = self._folders(setting.name)
             points, _ = folder.points()
             last = points[-1] if points else {}
             figures = {key: last.get(key) for key in ("elbo", "rmse", "nlpd", "elapsed")}
@@ -138,23 +159,28 @@ class SVGPExperiment:
         return Setting(**{part.name: table[part.name].iloc[0].item() for part in fields(Setting)})
 
     def curve(self, name: str) -> pd.DataFrame:
-        """Training seconds and −ELBO of one run; of SGPR only the part with the last M."""
-        points = pd.DataFrame(self._folder(name).points()[0])
-        if name == REFERENCE and len(points):
-            points = points[points["m"] == points["m"].max()]
-        return pd.DataFrame({"elapsed": points.get("elapsed", []), "negative_elbo": -points.get("elbo", pd.Series())})
+        """Training seconds and −ELBO of one combination; of SGPR, which runs with this M only, the mean over splits."""
+        traces = [pd.DataFrame(folder.points()[0]) for folder in self._folders(name)]
+        elapsed, elbo = mean_curve([(t["elapsed"].to_numpy(), t["elbo"].to_numpy(float)) for t in traces if len(t)])
+        return pd.DataFrame({"elapsed": elapsed, "negative_elbo": -elbo})
 
     def failures(self) -> list[str]:
         """Which runs failed, and why."""
-        folders = {name: self._folder(name) for name in self.experiments}
-        ended = {name: (folder.status(), folder.read().get("reason", "")) for name, folder in folders.items()}
+        ended = [(name, folder.status(), folder) for name in self.experiments for folder in self._folders(name)]
         return [
-            f"{name}: {status}: {reason}" for name, (status, reason) in ended.items() if status in store.FAILED_STATUSES
+            f"{name}: {status}: {folder.read().get('reason', '')}"
+            for name, status, folder in ended
+            if status in store.FAILED_STATUSES
         ]
 
-    def _folder(self, name: str) -> RunFolder:
+    def findings(self) -> list[str]:
+        """The best combination next to the paper's, and what failed."""
+        lines = [f"paper: the best setting is {PUBLISHED_BEST.name}", f"here: the best setting is {self.best().name}"]
+        return [*lines, *(f"failed: {failure}" for failure in self.failures())]
+
+    def _folders(self, name: str) -> list[RunFolder]:
         experiment = self.experiments[name]
-        return RunFolder(experiment.specs()[0].folder(experiment.out))
+        return [RunFolder(spec.folder(experiment.out)) for spec in experiment.specs()]
 
     def write(self) -> list[Path]:
         """The table and the figure; their paths."""
@@ -181,7 +207,7 @@ class SVGPExperiment:
                 curve = self.curve(setting.name)
                 label, width = ABLATIONS[title][1](setting), 2.0 if setting == centre else 1.2
                 axes.plot(curve["elapsed"], curve["negative_elbo"], label=label, lw=width)
-            label = f"SGPR, M = {self._inducing(REFERENCE)}"
+            label = f"SGPR, M = {self._inducing(REFERENCE)}, mean of {self.reference_seeds}"
             axes.plot(reference["elapsed"], reference["negative_elbo"], "k--", label=label)
             axes.set(title=title, xscale="log")
             axes.set_yscale("symlog", linthresh=linear_part)
@@ -194,7 +220,25 @@ class SVGPExperiment:
 
     def _inducing(self, name: str) -> str:
         """How many points a run had in the end: fewer than asked for where more would be copies."""
-        return f"{self._folder(name).last_point().get('m', math.nan):.0f}"
+        return f"{self._folders(name)[0].last_point().get('m', math.nan):.0f}"
+
+
+def study(name: str, out: Path, scale: str | None, threads: int | None) -> SVGPExperiment:
+    """The experiment at a scale."""
+    return SVGPExperiment(out, threads=threads, **SCALES[scale or "full"])
+
+
+def mean_curve(curves: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
+    """The mean over runs of the last value of each, wherever one of them changes, from where all of them have one.
+
+    A curve is costs that grow, and values. A run that has ended keeps its last value.
+    """
+    if not curves:
+        return np.empty(0), np.empty(0)
+    grid = np.unique(np.concatenate([costs for costs, _ in curves]))
+    grid = grid[grid >= max(costs[0] for costs, _ in curves)]
+    values = [levels[np.searchsorted(costs, grid, side="right") - 1] for costs, levels in curves]
+    return grid, np.mean(values, axis=0)
 
 
 def ablations(settings: Iterable[Setting], best: Setting) -> dict[str, list[Setting]]:

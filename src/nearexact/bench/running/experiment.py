@@ -167,6 +167,8 @@ def settings(**given: Any) -> dict[str, Any]:
     for key in ("methods", "datasets"):
         if key in given:
             fields[key] = _names(key, given[key])
+    if "datasets" in fields:
+        fields["datasets"] = datasets.expand(fields["datasets"])
     if "seeds" in given:
         fields["seeds"] = _seeds(given["seeds"])
     for key in ("threads", "jobs", "evaluate_every"):
