@@ -16,15 +16,21 @@ from torch.distributions import Normal, kl_divergence
 
 from nearexact.bench import fidelity, methods, store
 from nearexact.bench.datasets import load_split
+from nearexact.bench.exact_reference import ExactReference
+from nearexact.bench.exchange import Exchanged, exchange
 from nearexact.bench.fidelity import Fidelity
 from nearexact.bench.kept_models import Gaussian, last_model
+from nearexact.bench.metrics import nlpd
+from nearexact.bench.report.page import write_report
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.bench.running.evaluator import Evaluator
 from nearexact.bench.running.recorder import Recorder
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.cli import main
 from nearexact.gp import gpr_objective
-from nearexact.kernels import SquaredExponential
+from nearexact.gp.exact_training import exact_memory
+from nearexact.kernels import Matern32, SquaredExponential
+from nearexact.kernels.names import named_kernel
 from tests.bench.helpers import task
 
 
@@ -104,6 +110,106 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureF
     run_here(tmp_path, "sgpr", "step", max_inducing=10)
     assert main(["bench", "fidelity", str(tmp_path), "--memory-limit", "10kB"]) == 2
     assert "the exact GP needs" in capsys.readouterr().err
+
+
+SMALL = {"lengthscales": [0.15], "variance": 0.3, "noise_variance": 0.02}
+
+
+def write_model(results: Path, method: str, dataset: str = "step", **theta: Any) -> RunFolder:
+    """A run that kept one model: predictions of the exact GP at these hyperparameters."""
+    spec = RunSpec(dataset, method, 0, budget_seconds=600.0, hard_limit_seconds=600.0)
+    folder, data, theta = RunFolder(spec.folder(results)), load_split(dataset, 0), SMALL | theta
+    folder.prepare(spec)
+    kernel = named_kernel(theta.get("kernel", "se")).with_parameters(
+        {k: theta[k] for k in ("lengthscales", "variance")}
+    )
+    mean, variance = ExactReference(kernel, data, 10**9, 0).at(kernel, theta["noise_variance"]).latent.of_observations
+    folder.append({"elapsed": 1.0, "elbo": 0.0, "m": 20, "milestone": True, "info": theta})
+    folder.save_predictions(0, mean, variance)
+    folder.update(status=RunStatus.FINISHED)
+    return folder
+
+
+def test_conjugate_gradients_are_the_reference_where_cholesky_does_not_fit(tmp_path: Path) -> None:
+    theta = {"lengthscales": [2.0] * 4 + [30.0] * 4, "variance": 5.0, "noise_variance": 0.05}
+    data, kernel, noise = load_split("conformance", 0), SquaredExponential(theta["lengthscales"], 5.0), 0.05
+    exact = ExactReference(kernel, data, 10**9, 0)
+    iterative = ExactReference(kernel, data, int(0.9 * exact_memory(kernel, len(data.y_train))), 0)
+    assert (exact.way, iterative.way) == ("cholesky", "iterative")
+    expected, got = exact.at(kernel, noise), iterative.at(kernel, noise)
+    assert got.lower <= expected.lml <= got.upper
+    assert abs(got.lml - expected.lml) <= 4.0 * got.standard_error + 1e-3
+    off = np.abs(got.latent.mean - expected.latent.mean[: len(got.latent.mean)])
+    assert off.max() <= got.mean_error * math.sqrt(noise) + 1e-9
+    np.testing.assert_allclose(got.latent.variance, expected.latent.variance[: len(off)], rtol=1e-5, atol=1e-9)
+    with pytest.raises(MemoryError, match="the exact GP needs"):
+        ExactReference(kernel, data, 10**4, 0)
+
+    write_model(tmp_path, "gpr", "conformance", **theta)
+    write_model(tmp_path, "svgp", "conformance", **theta)
+    (by_cholesky,) = fidelity.compare(tmp_path)
+    (by_gradients,) = fidelity.compare(tmp_path, memory_limit=iterative.memory)
+    assert isinstance(by_cholesky, Fidelity)
+    assert isinstance(by_gradients, Fidelity)
+    assert (by_cholesky.reference, by_gradients.reference) == ("cholesky", "iterative")
+    assert by_gradients.diagnosis == by_cholesky.diagnosis == fidelity.FAITHFUL
+    assert by_gradients.crps_exact == pytest.approx(by_cholesky.crps_exact, rel=1e-4)
+    assert by_gradients.kl_at_exact == pytest.approx(by_cholesky.kl_at_exact, rel=0.05, abs=1e-4)
+
+
+def test_each_kernel_is_compared_with_its_own_exact_gp(tmp_path: Path) -> None:
+    write_model(tmp_path, "gpr")
+    write_model(tmp_path, "gpr{kernel=matern32}", kernel="matern32", noise_variance=0.1)
+    write_model(tmp_path, "sgpr{kernel=matern32}", kernel="matern32", noise_variance=0.1)
+    (one,) = fidelity.compare(tmp_path)
+    assert isinstance(one, Fidelity)
+    assert (one.method, one.kernel, one.lml_difference) == ("sgpr{kernel=matern32}", "matern32", 0.0)
+    data, kernel = load_split("step", 0), Matern32([0.15], 0.3)
+    assert one.lml == pytest.approx(gpr_objective(kernel, 0.1, data.X_train, data.y_train).factorise(kernel, 0.1).lml)
+
+
+def test_a_difference_within_its_standard_error_is_none() -> None:
+    assert fidelity.diagnose(0.0, -0.03, 1.0, 1.0) == fidelity.WORSE_OPTIMUM
+    assert fidelity.diagnose(0.0, -0.03, 1.0, 1.0, standard_error=0.02) == fidelity.FAITHFUL
+
+
+def test_two_methods_exchange_their_hyperparameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = {"lengthscales": [0.4], "noise_variance": 0.05}
+    write_model(tmp_path, "sgpr")
+    write_model(tmp_path, "gpr", **other)
+    rows = [one for one in exchange(tmp_path, "sgpr", "gpr") if isinstance(one, Exchanged)]
+    by_pair = {(row.method, row.hyperparameters_of): row for row in rows}
+    assert len(by_pair) == 4
+    data, kernel = load_split("step", 0), SquaredExponential([0.4], 0.3)
+    exact = gpr_objective(kernel, 0.05, data.X_train, data.y_train).factorise(kernel, 0.05)
+    sparse = methods.create("sgpr").at(task("step"), kernel, 0.05, 20)
+    for method, posterior in (("gpr", exact), ("sgpr", sparse)):
+        mean, variance = (np.asarray(part) for part in posterior.predict(data.X_test))
+        assert by_pair[method, "gpr"].nlpd == pytest.approx(nlpd(data.y_test, mean, variance + 0.05), rel=1e-6)
+        assert by_pair[method, "gpr"].exact_lml == pytest.approx(exact.lml)
+    assert by_pair["gpr", "sgpr"].rmse == pytest.approx(by_pair["sgpr", "sgpr"].rmse)  # as this one was made
+    assert main(["bench", "fidelity", str(tmp_path), "--exchange", "sgpr,gpr"]) == 0
+    assert "with θ of" in capsys.readouterr().out
+    page = tmp_path / "out"
+    write_report(tmp_path, page, with_figures=False)
+    assert "Exchanged hyperparameters" in (page / "report.html").read_text(encoding="utf-8")
+    assert (page / "tables" / "exchange.csv").read_text().count("\n") == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("sgpr", "two methods"), ("sgpr,sgpr", "two methods"), ("sgpr,svgp", "both")]
+)
+def test_what_cannot_be_exchanged_is_said(text: str, words: str, tmp_path: Path, capsys: Any) -> None:
+    write_model(tmp_path, "sgpr")
+    assert main(["bench", "fidelity", str(tmp_path), "--exchange", text]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_hyperparameters_of_different_kernels_are_not_exchanged(tmp_path: Path) -> None:
+    write_model(tmp_path, "sgpr")
+    write_model(tmp_path, "gpr", kernel="matern32")
+    (words,) = exchange(tmp_path, "sgpr", "gpr")
+    assert "the kernels are se and matern32" in str(words)
 
 
 @given(st.floats(-2.0, 2.0), st.floats(0.01, 10.0), st.floats(-2.0, 2.0), st.floats(0.01, 10.0))

@@ -50,7 +50,9 @@ def _verify(options: argparse.Namespace) -> int:
     compared = references.verify(results.read(options.results), references.load(options.references))
     if compared.empty:
         raise ValueError(f"no reference is of a data set and split in {options.results}")
-    table = Table("data set", "split", "metric", "reference", "by", "here", "by", "difference", "", box=None)
+    table = Table(box=None)
+    for heading in ("data set", "split", "metric", "reference", "by", "here", "by", "difference", ""):
+        table.add_column(heading, overflow="fold")
     for row in compared.itertuples():
         numbers = (significant(row.reference), row.by, significant(row.here), row.method)
         table.add_row(row.dataset, row.split, labels[row.metric], *numbers, f"{row.difference:+.1f} %", row.verdict)

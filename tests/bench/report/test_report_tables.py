@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -18,7 +19,8 @@ from nearexact.bench.analysis.results import Results
 from nearexact.bench.analysis.targets import compute_to_target
 from nearexact.bench.report import report_tables
 from nearexact.bench.report.method_styles import styles
-from nearexact.bench.report.table_format import ReportTable
+from nearexact.bench.report.metric_tables import final_table
+from nearexact.bench.report.table_format import ReportTable, uncertainty
 from tests.bench.synthetic import HOSTILE, write_results
 
 
@@ -96,6 +98,54 @@ def test_a_cell_that_not_all_seeds_have_says_how_many(tmp_path: Path, content: R
     last = points["milestone"] & (points["m"] == 500) & (points["seed"] > 0)
     fewer = Results(points[~last].reset_index(drop=True), content.runs, 0, content.sizes, [])
     assert "M=500" not in report_tables.checkpoint_table(fewer, RMSE).frame  # most never finished it
+
+
+def test_means_come_with_standard_errors_and_the_best_are_bold(
+    content: Results, tables: dict[str, ReportTable]
+) -> None:
+    final = tables["final"]
+    ends = content.final[(content.final["dataset"] == "alpha") & (content.final["method"] == "gpr")]["rmse"]
+    back = pd.read_csv(io.StringIO(final.to_csv())).set_index(["dataset", "method"])
+    assert back.loc[("alpha", "gpr"), "rmse"] == pytest.approx(ends.mean())
+    assert back.loc[("alpha", "gpr"), "rmse_standard_error"] == pytest.approx(ends.sem())
+    assert back.loc[("alpha", "gpr"), "rmse_runs"] == 3
+    assert "negative_lml" in back
+    text = final.texts().set_index(["dataset", "method"]).loc[("alpha", "GPR"), "rmse"]
+    assert text == f"{ends.mean():.3f} ± {uncertainty(ends.sem())}"
+    assert final.bold is not None
+    rows = final.frame.assign(bold=final.bold["rmse"]).set_index("dataset").loc["alpha"]
+    best = rows.loc[rows["rmse"].idxmin() if rows.index.is_unique else rows["rmse"] == rows["rmse"].min()]
+    assert bool(best["bold"].all())
+    assert not rows.loc[rows["method"] == "mean", "bold"].any()
+
+
+def test_a_mean_over_fewer_seeds_says_so_at_the_end_too(content: Results) -> None:
+    kept = ~((content.points["method"] == "gpr") & (content.points["seed"] == 2))
+    fewer = replace(content, points=content.points[kept].reset_index(drop=True))
+    texts = final_table(fewer).texts().set_index(["dataset", "method"])
+    assert texts.loc[("alpha", "GPR"), "nlpd"].endswith(" (2 of 3)")
+    assert texts.loc[("alpha", "GPR"), "elapsed"].endswith(" (2 of 3)")
+
+
+def test_a_table_for_a_paper_has_what_was_asked_for(content: Results) -> None:
+    chosen = all_tables_by_name(content, columns=["nlpd", "verdict"], methods=["gpr", "sgpr"])["paper"]
+    assert list(chosen.frame) == ["dataset", "method", "nlpd", "verdict"]
+    assert chosen.texts().loc[chosen.frame["dataset"] == "alpha", "method"].tolist() == ["SGPR", "GPR"]
+    assert "nlpd_standard_error" in chosen.to_csv().splitlines()[0]
+    assert chosen.to_latex().count("textbf") == int(chosen.bold["nlpd"].sum()) > 0  # type: ignore[index]
+    with pytest.raises(ValueError, match=r"there is no column 'speed': choose from status, negative_lml"):
+        all_tables_by_name(content, columns=["speed"])
+    with pytest.raises(ValueError, match=r"there is no method 'svgp': choose from itergp, sgpr"):
+        all_tables_by_name(content, methods=["svgp"])
+
+
+def all_tables_by_name(content: Results, **options: list[str]) -> dict[str, ReportTable]:
+    return {table.name: table for table in report_tables.all_tables(content, **options)}
+
+
+def test_the_checkpoints_say_whose_they_are(tables: dict[str, ReportTable]) -> None:
+    texts = tables["rmse"].texts()
+    assert texts.loc[texts["method"] == "(seconds)", "status"].unique().tolist() == ["M of SGPR"]
 
 
 def test_targets_are_medians_over_all_runs(tables: dict[str, ReportTable], content: Results) -> None:

@@ -12,7 +12,7 @@ from nearexact.bench.analysis.checkpoints import FINAL
 from nearexact.bench.analysis.families import BASELINES
 from nearexact.bench.analysis.losses import LML, Metric
 from nearexact.bench.analysis.results import Results
-from nearexact.bench.analysis.statistics import SIGNIFICANT, bootstrap, mean, paired_difference
+from nearexact.bench.analysis.statistics import bootstrap, mean, paired_difference
 from nearexact.typing import FloatArray
 
 
@@ -40,7 +40,8 @@ def best_method(losses: pd.DataFrame, runs: pd.Series) -> str | None:
 def against_best(results: Results, metric: Metric, checkpoint: int | str = FINAL) -> pd.DataFrame:
     """Each method against the best on its data set: the mean difference over common splits, and how sure it is.
 
-    `tied` is whether the two cannot be told apart; the best is tied with itself. A method without values has no splits.
+    `tied` is whether the difference is no larger than its standard error; the best is tied with itself. With few splits
+    a t-test hardly tells anything apart, so it does not decide. A method without values has no splits.
     """
     rows = []
     tables = losses_by_split(results, metric, checkpoint)
@@ -53,7 +54,7 @@ def against_best(results: Results, metric: Metric, checkpoint: int | str = FINAL
                 continue
             compared = paired_difference(losses[method].to_numpy(), losses[best].to_numpy())
             is_whole = bool(np.isfinite(losses[method]).sum() == runs[method])
-            tied = method == best or (is_whole and compared.p >= SIGNIFICANT)
+            tied = method == best or (is_whole and compared.mean <= compared.standard_error)
             figures = (compared.splits, compared.mean, compared.standard_error, compared.p)
             rows.append((dataset, metric.name, method, best, *figures, tied))
     names = ["dataset", "metric", "method", "best", "splits", "difference", "standard_error", "p", "tied"]

@@ -17,7 +17,6 @@ from nearexact.typing import FloatArray
 
 DRAWS = 1000
 TAIL = 0.025  # on either side of an interval
-SIGNIFICANT = 0.05  # p below which two methods are told apart
 Reduce = Callable[[FloatArray], FloatArray]  # the last axis away; NaN are values that are not there
 
 

@@ -100,8 +100,8 @@ def curves(results: Results, dataset: str, points: pd.DataFrame, x: str, with_pu
     style_of, methods = styles_of(results), results.ordered(points["method"])
     figure = Figure(figsize=(0.2 + 2.4 * len(results.metrics), 2.75), layout="constrained")
     heading(figure, title(results, dataset))
-    entries = handles(style_of[method] for method in methods)
-    overlaid = with_published and x == "elapsed" and dataset in set(published.load()["dataset"])
+    printed = _published_methods(dataset) if with_published and x == "elapsed" else set()
+    entries = handles(style for method, style in style_of.items() if method in printed.union(methods))
     has_upper = False
     late = _beyond(results, dataset)
     for ax, metric in zip(figure.subplots(1, len(results.metrics)), results.metrics, strict=True):
@@ -109,12 +109,12 @@ def curves(results: Results, dataset: str, points: pd.DataFrame, x: str, with_pu
         _draw_methods(ax, points, x, {m: metric.loss(rows) for m, rows in points.groupby("method")}, style_of)
         for method in methods if metric is LML else []:
             has_upper |= _draw_upper(ax, points[points["method"] == method], x, style_of[method])
-        if overlaid:
+        if printed:
             _draw_published(ax, dataset, metric, style_of)
         _draw_late(ax, late, x, metric.loss(late), style_of)
         log_axis(ax, span(pd.concat([points, late], ignore_index=True), x))
         ax.set_ylim(*limits(points, metric, results.sizes[dataset].n, results.bounding))
-    further = [(has_upper, upper_handle()), (overlaid, published_handle()), (len(late) > 0, beyond_handle())]
+    further = [(has_upper, upper_handle()), (len(printed) > 0, published_handle()), (len(late) > 0, beyond_handle())]
     legend(figure, [*entries, *(handle for is_drawn, handle in further if is_drawn)])
     return figure
 
@@ -177,6 +177,12 @@ def _beyond(results: Results, dataset: str) -> pd.DataFrame:
 def _draw_late(ax: Axes, late: pd.DataFrame, x: str, values: pd.Series, style_of: dict[str, Style]) -> None:
     for method, rows in late.groupby("method"):
         draw_beyond(ax, run_lines(rows.reset_index(drop=True), x, values[rows.index]), style_of[method])
+
+
+def _published_methods(dataset: str) -> set[str]:
+    """The methods whose published results on a data set have times, and so a place in its figures."""
+    table = published.load()
+    return set(table.loc[(table["dataset"] == dataset) & table["seconds"].notna(), "method"])
 
 
 def _draw_published(ax: Axes, dataset: str, metric: Metric, style_of: dict[str, Style]) -> None:
