@@ -19,7 +19,7 @@ from nearexact.bench.protocol import BudgetExhausted, Predict, Task
 
 TRIAL_ROWS = 300
 EVALUATIONS = 100  # of scikit-learn's likelihood that the time is to suffice for, with so many rows as it gets
-# On kin8nm and bike together, 12 s: better than 100 points with batches of 256, than 400 with 1000, and than a rate of 0.03.
+# On kin8nm and bike together, 12 s: better than 100 points with batches of 256, 400 with 1000, or a rate of 0.03.
 SVGP_POINTS, SVGP_BATCH, SVGP_RATE = 200, 500, 0.1
 MOST_ROWS = 3000  # it needs memory for one square array per input
 

@@ -192,7 +192,7 @@ def test_certified_predictions_hold_the_exact_gp(iterative: GPRegressor) -> None
 
 def test_auto_takes_a_cholesky_factor_at_what_conjugate_gradients_have_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where an evaluation with all rows is too slow but one factorisation is not, which depends on the machine."""
-    monkeypatch.setattr("nearexact.estimators.exact_fits", lambda *_: False)
+    monkeypatch.setattr("nearexact.gp.affordable.exact_fits", lambda *_: False)
     model = GPRegressor(time_limit=60, random_state=0).fit(X, Y)
     assert model.history_[-1].m < len(X)  # the preconditioner's
     assert (model.method_, model.certificate_.verdict, model.certificate_.estimate) == ("cholesky", "exact", None)

@@ -8,9 +8,8 @@ from sklearn.utils import check_random_state
 
 from nearexact.base_estimator import Problem, Regressor, verdict_on
 from nearexact.certificate import NEAR_EXACT
-from nearexact.gp.exact import exact_fits
+from nearexact.gp.affordable import affordable_method
 from nearexact.gp.exact_training import ExactTraining
-from nearexact.gp.iterative_cost import iterative_fits
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.schedule import SCHEDULE
@@ -108,7 +107,8 @@ class GPRegressor(Regressor):
         "cholesky" is the exact GP: time grows with N³, memory with N². "iterative" is the exact GP by conjugate
         gradients: time grows with N², and memory with N. "sparse" is that of SGPRegressor. "auto" takes the first of
         these whose predicted time and memory fit the limits; after conjugate gradients it takes one Cholesky factor at
-        the hyperparameters that were found, where that fits too.
+        the hyperparameters that were found, where that fits too. Where there is time for such a factor only, the
+        hyperparameters are those of a subset of the rows.
 
     The other parameters, attributes and methods are those of SGPRegressor. Of an exact GP by Cholesky both bounds are
     the log marginal likelihood, and `inducing_points_` are all rows. By conjugate gradients the log marginal likelihood
@@ -149,10 +149,7 @@ class GPRegressor(Regressor):
         method = self.method
         if method == "auto":
             kernel = as_kernel(as_named(self.kernel), problem.X.shape[1])
-            if exact_fits(kernel, problem.X, problem.y, time_limit, memory_limit):
-                method = "cholesky"
-            else:
-                method = "iterative" if iterative_fits(kernel, problem.X, time_limit, memory_limit) else "sparse"
+            method = affordable_method(kernel, problem.X, problem.y, time_limit, memory_limit)
         if method == "sparse":
             return sparse_training(self, problem, time_limit, memory_limit, display)
         if method == "cholesky":

@@ -15,7 +15,7 @@ import numpy as np
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
-from nearexact.gp.exact import ExactObjective, exact_memory
+from nearexact.gp.exact import TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 SEARCH_SHARE = 0.4  # of the time limit, at most
 EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
+FEW_EVALUATIONS = 3.0  # with less time than for so many after the search, L-BFGS gets nowhere
+# Times what a factorisation is predicted to take, or has taken: what is kept for the last one; and with less time than
+# this there is only one, at what the search has found.
+SLOWER_FACTORISATION, TWO_FACTORISATIONS = 1.3, 3.0
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
 SETTLED = 1e-3  # nats per row that the last steps together may have gained for the optimiser to be nearly done ...
@@ -83,13 +87,14 @@ class ExactTraining:
                 f"exact GP regression with {self.n} rows needs {needed / 1e9:.3g} GB, but the memory limit is"
                 f" {budget / 1e9:.3g} GB: allow more, or use a sparse GP"
             )
+        self._has_room = budget >= needed + 8 * self.n**2  # for a second model
         self.timer, self.on_step, self.on_stage = Timer(time_limit, clock), on_step, on_stage
         self.history: list[Stage] = []
+        self.search_limit = SEARCH_SHARE * time_limit if search_limit is None else search_limit
         self.search = Search(
             kernel,
             self.objective.X,
             self.objective.y,
-            time_limit=SEARCH_SHARE * time_limit if search_limit is None else search_limit,
             memory=budget,
             seed=seed,
             # A small problem is searched on all rows at once; else the last subset is half of them.
@@ -122,12 +127,14 @@ class ExactTraining:
     def run(self) -> None:
         """Maximise the log marginal likelihood."""
         self._begin()
-        self.best_lml = self.posterior().lml  # something to return if time is up already
-        self._evaluation_seconds = EVALUATION_FACTORISATIONS * self.timer.seconds()
-        if self.timer.left() > self._evaluation_seconds:
-            self._model = None  # the search needs the memory
-            self.objective.release()
-            self.search.run()
+        factorisation = self._predicted_factorisation()
+        if self.timer.left() < TWO_FACTORISATIONS * factorisation:
+            self._search_for(self.timer.left() - SLOWER_FACTORISATION * factorisation)
+            self.best_theta = self.search.candidates[0].theta
+            self.best_lml = self.posterior().lml
+            self._evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
+        else:
+            self._search_after_first_model()
         end = TrainingEnd.TIME_LIMIT
         for number, (theta, settings) in enumerate(self._all_starts()):
             if number:
@@ -144,6 +151,51 @@ class ExactTraining:
             if end is TrainingEnd.TIME_LIMIT:
                 break
         self._close(end)
+
+    def _predicted_factorisation(self) -> float:
+        """Seconds; none where rows are so few that it does not matter."""
+        if self.n <= TRIAL_ROWS or math.isinf(self.timer.time_limit):
+            return 0.0
+        try:
+            return factorisation_seconds(self.layout.kernel, self.objective.X, self.objective.y, self.timer.clock)
+        except NumericalError:
+            return 0.0
+
+    def _search_after_first_model(self) -> None:
+        """First of all a model at the θ to start from: something to return if time is up already."""
+        started = self.timer.seconds()
+        self.best_lml = self.posterior().lml
+        factorisation = self.timer.seconds() - started
+        self._evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
+        in_a_hurry = (1.0 - SEARCH_SHARE) * self.timer.left() < FEW_EVALUATIONS * self._evaluation_seconds
+        held = self._model if in_a_hurry and self._has_room else None
+        self._model = None  # the search needs the memory
+        self.objective.release()
+        if not in_a_hurry:
+            self._search_for(self.search_limit - self.timer.seconds())
+            return
+        # No time to climb with all rows: all of it for the search, and one look at what that has found. What training
+        # started from is kept where it is better: it may come from a larger subset.
+        self._search_for(self.timer.left() - SLOWER_FACTORISATION * factorisation)
+        theta = self.search.candidates[0].theta
+        self._model = held  # without room for two models it is computed again where it is the better one
+        if self.search.rounds and not np.array_equal(theta, self.best_theta):
+            self._look_at(theta)
+
+    def _search_for(self, seconds: float) -> None:
+        if seconds > 0.0:
+            self.search.timer = Timer(seconds, self.timer.clock)
+            self.search.run()
+
+    def _look_at(self, theta: FloatArray) -> None:
+        """Take this θ if its likelihood is higher."""
+        try:
+            model = self.objective.factorise(*self.layout.unpack(theta))
+        except NumericalError as error:
+            logger.info("exact GP: the search has led to a model that cannot be computed: %s", error)
+            return
+        if model.lml > self.best_lml:
+            self.best_theta, self.best_lml, self._model = theta, model.lml, model
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`."""

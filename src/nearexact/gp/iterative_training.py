@@ -57,6 +57,7 @@ FIRST_STEP, LATER_STEP = 0.3, 0.1
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
 FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
+FACTORISATIONS = 2.5  # that there must be time for, to end with one
 FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
 
 
@@ -230,7 +231,7 @@ class IterativeTraining:
         self._cost = EvaluationCost(self.n, product / product_operations(self.n))
         if self._factorises:
             self._factorisation_seconds = factorisation_seconds(kernel, self.X, self.y, self.timer.clock)
-            self._factorises = self._factorisation_seconds <= FINISHING_SHARE * self.timer.time_limit
+            self._factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
 
     def _climb(self, number: int) -> OptimiserEnd:
         """L-BFGS with points selected for the present θ, and new probes."""
@@ -296,8 +297,6 @@ class IterativeTraining:
     def _finish(self) -> None:
         """The weights of the best model to rounding, and variances: in what is left of the time limit."""
         best = self._held()
-        if best.estimate is None:
-            return
         kernel, noise_variance = self.layout.unpack(best.theta)
         if self._factorises and self.timer.left() > self._factorisation_seconds:
             self._release()
@@ -310,6 +309,8 @@ class IterativeTraining:
                 return
             except NumericalError as error:
                 logger.info("no Cholesky factor at the end: %s", error)
+        if best.estimate is None:
+            return
         m, rows = self._finishing_plan(self.timer.left())
         try:
             if m > best.points:

@@ -18,8 +18,7 @@ from nearexact.bench.methods.kernel_option import DEFAULT, kernel_name
 from nearexact.bench.methods.sgpr import SGPR
 from nearexact.bench.protocol import Method, Report, Task
 from nearexact.gp import ExactObjective, ExactPosterior, SparsePosterior
-from nearexact.gp.exact import exact_fits
-from nearexact.gp.iterative_cost import iterative_fits
+from nearexact.gp.affordable import affordable_method
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.kernels.base import Kernel, as_kernel
 from nearexact.kernels.names import named_kernel
@@ -55,9 +54,7 @@ class NearExact:
         """The estimator's `method_`: another way to train is another answer here, and another entry above."""
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
         kernel = as_kernel(named_kernel(self.kernel), X.shape[1])
-        if exact_fits(kernel, X, y, task.budget_seconds, task.memory_limit):
-            return "cholesky"
-        return "iterative" if iterative_fits(kernel, X, task.budget_seconds, task.memory_limit) else "sparse"
+        return affordable_method(kernel, X, y, task.budget_seconds, task.memory_limit)
 
     def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> SparsePosterior | ExactPosterior:
         """The approximation at given hyperparameters with m points chosen for them; the exact GP has no m."""

@@ -1,0 +1,39 @@
+"""Which way to the exact GP the limits allow: Cholesky, conjugate gradients, or only near to it, by a sparse GP."""
+
+from __future__ import annotations
+
+import time
+
+from torch import Tensor
+
+from nearexact.gp.exact import exact_fits, exact_memory, factorisation_seconds
+from nearexact.gp.iterative_cost import iterative_fits
+from nearexact.gp.safety import NumericalError
+from nearexact.kernels.base import Kernel
+from nearexact.limits import memory_budget
+from nearexact.typing import MemoryLimit
+
+FACTORISATIONS = 1.6  # one that takes longer than predicted, and some time to find θ for it on subsets
+
+
+def affordable_method(kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_limit: MemoryLimit) -> str:
+    """The best of "cholesky", "iterative" and "sparse" within the limits, as predicted from a few rows.
+
+    Where neither Cholesky nor conjugate gradients have time to improve θ with all rows, a Cholesky factor at the θ of a
+    subset still explains more than a sparse GP: its bound is that of the exact GP.
+    """
+    if exact_fits(kernel, X, y, time_limit, memory_limit):
+        return "cholesky"
+    if iterative_fits(kernel, X, time_limit, memory_limit):
+        return "iterative"
+    return "cholesky" if factor_fits(kernel, X, y, time_limit, memory_limit) else "sparse"
+
+
+def factor_fits(kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_limit: MemoryLimit) -> bool:
+    """Whether there is time and memory for a model with all rows, though not to optimise it."""
+    if exact_memory(kernel, len(y)) > memory_budget(memory_limit, X.device):
+        return False
+    try:
+        return FACTORISATIONS * factorisation_seconds(kernel, X, y, time.perf_counter) <= time_limit
+    except NumericalError:
+        return False
