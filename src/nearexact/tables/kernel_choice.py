@@ -41,7 +41,6 @@ Starts = Callable[[str, ParameterLayout], list[FloatArray]]  # of a kernel's nam
 SHARE_OF_TIME = 0.3  # for the choice
 FEW_ROWS, MOST_ROWS = 250, 2000  # of the smallest subset, at most, and of the largest
 FINALISTS = (6, 4, 3)  # that go on to the second subset, to the third, and to those after it; `se` besides
-WORTH_OF_PARAMETER = 0.5  # nats: what one that explains nothing gains on average by being optimised (half of a χ²)
 # Odds of less than e² to 1 do not tell kernels apart: as much is won or lost with other rows, or in another optimum.
 EQUAL_LIKELIHOODS = 2.0  # nats, in total
 SPLIT_ROWS = 5000  # from which the origins of arc-cosine kernels are found
@@ -65,8 +64,11 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """The likelihood without what parameters gain by themselves: what kernels are compared by."""
-        return self.bound - WORTH_OF_PARAMETER * self.parameters
+        """The likelihood less ½ log(rows) for each parameter (Schwarz 1978): what kernels are compared by.
+
+        Optimised parameters raise the likelihood also where they explain nothing but these rows.
+        """
+        return self.bound - 0.5 * math.log(max(self.rows, 1)) * self.parameters
 
     @property
     def has_likelihood(self) -> bool:
