@@ -60,6 +60,7 @@ def test_noise_and_weights_of_a_file_reach_the_model(
     assert main(["show", str(model)]) == 0
     shown = capsys.readouterr().out
     assert "known noise       variance" in shown
+    assert "besides what is known of each row" in shown
     assert "weights           weight" in shown
     # Rows that are known to be noisy are expected to be: without that, far too few would be covered.
     coverage = tables.fit(table, "y", kernel="se", time_limit="1s", noise_column="variance", ignore=["z", "weight"])

@@ -8,6 +8,7 @@ import torch
 
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Stage
 from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.starts import Start
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.stationary import PAIRS_AT_ONCE
 from nearexact.noise_only import noise_only_likelihood
@@ -92,3 +93,45 @@ def test_a_stage_may_end_the_training() -> None:
     training = ExactTraining(SquaredExponential(), X, y, on_stage=stop)
     training.run()
     assert len(training.history) == 1
+
+
+def in_a_hurry(
+    monkeypatch: pytest.MonkeyPatch, X: np.ndarray, y: np.ndarray, start: Start | None = None
+) -> tuple[ExactTraining, float]:
+    """Training whose limit allows two factorisations of all rows and no climb, and how long it takes by its clock."""
+    now = [0.0]
+    factorise = ExactObjective.factorise
+
+    def slow_factorise(objective: ExactObjective, *args: object) -> object:
+        now[0] += (len(objective.X) / len(X)) ** 3
+        return factorise(objective, *args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExactObjective, "factorise", slow_factorise)
+        training = ExactTraining(SquaredExponential(), X, y, time_limit=12.0, start=start, seed=0, clock=lambda: now[0])
+        training.run()
+    return training, now[0]
+
+
+def test_without_time_to_climb_the_model_is_exact_at_the_hyperparameters_of_a_subset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = standardised(400)
+    training, seconds = in_a_hurry(monkeypatch, X, y)
+    assert seconds <= 12.0
+    assert (training.history[-1].ended, training.history[-1].evaluations) == ("time limit", 0)
+    assert training.search.rounds[-1].rows < len(X)
+    objective = ExactObjective(SquaredExponential(), 0.1, X, y)
+    at_subset, at_start = (-objective(theta)[0] for theta in (training.search.candidates[0].theta, objective.theta0))
+    assert training.bounds() == pytest.approx((at_subset, at_subset))
+    assert at_subset > at_start
+
+
+def test_in_a_hurry_a_start_that_is_better_for_all_rows_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = standardised(400)
+    best = ExactTraining(SquaredExponential(), X, y, seed=0)
+    best.run()
+    start = (best.posterior().kernel, best.posterior().noise_variance)
+    training, _ = in_a_hurry(monkeypatch, X, y, start)
+    assert training.bounds()[0] == pytest.approx(best.bounds()[0])
+    assert training.posterior().noise_variance == start[1]

@@ -23,11 +23,13 @@ def record(**changes: Any) -> dict[str, Any]:
     return {**words, "scores": scores(1.02, (2.0, 9.0), (4.0, 20.0)), **changes}
 
 
-def scores(rmse: float, linear: tuple[float, float], mean: tuple[float, float]) -> list[dict[str, Any]]:
+def scores(
+    rmse: float, linear: tuple[float, float], mean: tuple[float, float], nlpd: float = 1.0
+) -> list[dict[str, Any]]:
     return [
-        {"predictor": "nearexact", "rmse": rmse, "model_lead": None},
-        {"predictor": "linear", "rmse": linear[0], "model_lead": linear[1]},
-        {"predictor": "mean", "rmse": mean[0], "model_lead": mean[1]},
+        {"predictor": "nearexact", "rmse": rmse, "nlpd": nlpd, "model_lead": None},
+        {"predictor": "linear", "rmse": linear[0], "nlpd": 2.0, "model_lead": linear[1]},
+        {"predictor": "mean", "rmse": mean[0], "nlpd": 3.0, "model_lead": mean[1]},
     ]
 
 
@@ -94,6 +96,26 @@ def test_noise_is_blamed_only_after_what_was_tried_is_told() -> None:
 )
 def test_intervals(coverage: dict[str, float], n: int, word: str) -> None:
     assert answers(coverage={**COVERAGE, **coverage}, rows_test=n)[1].word == word
+
+
+def test_intervals_that_miss_few_values_by_far_are_too_narrow() -> None:
+    """Coverage does not see by how much values are missed; a density that is worse than the mean's does."""
+    good = ((2.0, 9.0), (4.0, 20.0))
+    assert answers(scores=scores(1.0, *good, nlpd=3.05))[1].word == "yes"
+    _, intervals, _, steps = answers(scores=scores(1.0, *good, nlpd=3.2))
+    assert (intervals.word, intervals.kind) == ("too narrow for some", "bad")
+    assert "do not rely on its intervals" in steps.text
+
+
+def test_many_columns_for_few_rows_are_named_as_a_cause_of_narrow_intervals() -> None:
+    narrow = {**COVERAGE, "0.95": 0.6}
+    assert "leave out columns that cannot matter" in answers(coverage=narrow, inputs=200)[3].text
+    assert "leave out columns" not in answers(coverage=narrow)[3].text
+
+
+def test_known_noise_is_a_part_of_the_error_that_more_rows_do_not_remove() -> None:
+    assert answers(noise_std=0.0, known_noise_std=1.0)[2].word == "time: hardly, rows: hardly"
+    assert answers(noise_std=0.0, known_noise_std=0.3)[2].word == "time: hardly, rows: yes"
 
 
 def test_more_time_and_more_rows() -> None:

@@ -22,6 +22,7 @@ CLEAR_LEAD = 2.0  # standard errors by which a mean squared error must be lower 
 FEW_TEST_ROWS, FEW_FOR_INTERVALS = 10, 20  # with fewer, nothing is clear
 # Levels of intervals that are looked at, and how far the share of targets in them may be off even if not by chance.
 INTERVALS = {"0.95": 0.02, "0.8": 0.05, "0.5": 0.05}
+TOO_SURE = 0.1  # nats by which the mean's NLPD must be lower for the model to be surer than it should be
 MOSTLY_NOISE, PARTLY_NOISE = 0.9, 0.7  # of the mean squared error: then more rows can change hardly anything, or little
 FEW_ROWS_PER_INPUT = 10
 HELPS = {True: "yes", False: "hardly", None: "not clear"}
@@ -128,6 +129,10 @@ def _intervals(record: Record, is_good: bool) -> Conclusion:
     off = {level: _deviation(float(level), share, n, INTERVALS[level]) for level, share in shares.items()}
     if off["0.95"] < 0.0:
         return answer("too narrow", "bad", f"Only {found}: the model is surer than it should be.")
+    model, *_, mean = (score["nlpd"] for score in record["scores"])
+    if model > mean + TOO_SURE:
+        also = "some of the others are far outside: weighed by how sure it was, always predicting the mean is better."
+        return answer("too narrow for some", "bad", f"{found}, but {also}")
     if off["0.95"] > 0.0:
         return answer("too wide", "open", f"{found}: the model is less sure than it could be.")
     wrong = next((level for level in ("0.5", "0.8") if off[level]), None)
@@ -170,18 +175,28 @@ def _more_time(record: Record) -> tuple[str, bool]:
     return "More time would hardly help: training came to its end.", False
 
 
+def whole_noise(record: Record) -> float:
+    """Standard deviation of the noise, with what is known of the rows."""
+    return math.hypot(record["noise_std"], record.get("known_noise_std", 0.0))
+
+
 def _more_rows(record: Record, sound: bool) -> tuple[str, bool | None]:
     rows, inputs = record.get("rows", record["rows_train"]), record["inputs"]
-    if rows < FEW_ROWS_PER_INPUT * inputs:
+    if _has_few_rows(record):
         return f"More rows would help: {rows} are few for {inputs} {'input' if inputs == 1 else 'inputs'}.", True
     if not sound:
         return "Whether more rows would help cannot be told from this model.", None
-    noise = min((record["noise_std"] / record["scores"][0]["rmse"]) ** 2, 1.0) if record["scores"][0]["rmse"] else 1.0
+    error = record["scores"][0]["rmse"]
+    noise = min((whole_noise(record) / error) ** 2, 1.0) if error else 1.0
     if noise >= MOSTLY_NOISE:
         return "More rows would hardly help: nearly all of the error is noise.", False
     if noise >= PARTLY_NOISE:
         return "More rows would help a little: most of the error is noise.", False
     return f"More rows would help: noise is {percent(noise)} of the squared error, and the rest falls with rows.", True
+
+
+def _has_few_rows(record: Record) -> bool:
+    return bool(record.get("rows", record["rows_train"]) < FEW_ROWS_PER_INPUT * record["inputs"])
 
 
 def _next_steps(record: Record, quality: Conclusion, intervals: Conclusion) -> Conclusion:
@@ -194,6 +209,7 @@ def _next_steps(record: Record, quality: Conclusion, intervals: Conclusion) -> C
         if not record["tried"]:
             steps.append("try other kernels (--kernel auto)")
         steps.append("check whether columns were read as they were meant, and look for columns that say more")
+        steps.append("until then, predict the mean")
     elif not record["scores"]:
         steps.append("keep some rows back to test (--test-fraction 0.15)")
     elif quality.kind == "good":
@@ -204,6 +220,8 @@ def _next_steps(record: Record, quality: Conclusion, intervals: Conclusion) -> C
         steps.append("take the simpler model if it is as good, or look for columns that say more")
     if intervals.kind == "bad" and not nothing_learnt(record):
         steps.append("do not rely on its intervals, and look at the chart of residuals for outliers")
+        if _has_few_rows(record) and record["inputs"] > 1:
+            steps.append("leave out columns that cannot matter (--ignore): among many, some seem to explain the noise")
     text = f"{'; '.join(steps)}."
     return _answer_to("What to do next?")("", "plain", text[0].upper() + text[1:])
 

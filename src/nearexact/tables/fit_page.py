@@ -15,7 +15,7 @@ import numpy as np
 
 from nearexact import pages
 from nearexact.certificate import VERDICT_KINDS, Kind
-from nearexact.tables.conclusions import conclusions, is_sound, nothing_learnt
+from nearexact.tables.conclusions import conclusions, is_sound, nothing_learnt, whole_noise
 from nearexact.tables.evaluation import Evaluation
 from nearexact.tables.kernel_choice import EQUAL_LIKELIHOODS
 from nearexact.tables.number_text import number, seconds
@@ -23,7 +23,7 @@ from nearexact.tables.partial_dependence import Dependence, partial_dependence
 from nearexact.tables.prediction_distance import prediction_distance
 from nearexact.tables.summary import Summary
 from nearexact.tables.terminal import repair_line
-from nearexact.tables.wording import method_words, verdict_words
+from nearexact.tables.wording import method_words, noise_words, verdict_words
 from nearexact.typing import FloatArray
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def fit_page(fitted: Fitted) -> str:
         seconds=seconds,
         method=method_words(record),
         is_sparse=is_sparse,
+        noise=noise_words(record),
+        whole_noise=whole_noise(record),
         verdict={"kind": _verdict_kind(summary.verdict, answers[0].kind), "words": verdict_words(record)},
         trials=_trials(summary),
         most_bars=MOST_BARS,
@@ -79,6 +81,7 @@ def fit_page(fitted: Fitted) -> str:
         columns=[
             [column.name, column.description(), ", ".join(column.inputs)] for column in fitted.prepared.recipe.columns
         ]
+        + [[name, role, ""] for name, role in fitted.prepared.recipe.noise_roles.items()]
         + [[name, f"left out: {reason}", ""] for name, reason in fitted.prepared.recipe.left_out.items()],
         repaired=repair_line(record),
         curves=[curve.column for curve in curves],

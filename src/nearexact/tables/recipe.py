@@ -72,8 +72,13 @@ class Recipe:
     @property
     def learnt_from(self) -> list[str]:
         """Names of the columns that a file to train on must have besides the inputs."""
-        noise = [name for name in (self.noise_column, self.weight_column) if name is not None]
-        return [*self.targets, *noise]
+        return [*self.targets, *self.noise_roles]
+
+    @property
+    def noise_roles(self) -> dict[str, str]:
+        """Columns that say something about the noise of each row, by name, and what."""
+        roles = ((self.noise_column, "known noise"), (self.weight_column, "weights"))
+        return {name: role for name, role in roles if name is not None}
 
     @property
     def names(self) -> list[str]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nearexact.gp.safety import Repairs
 from nearexact.tables.evaluation import LEVELS, scores
 from nearexact.tables.recipe import Prepared
@@ -52,6 +54,7 @@ def summarise(
         evidence=certificate.evidence,
         ended=model.history_[-1].ended,
         noise_std=math.sqrt(model.noise_variance_) * (1.0 if recipe.several else float(model._scaling_y.scale)),
+        known_noise_std=math.sqrt(float(np.mean(prepared.noise_train.get("noise_variance", 0.0)))),
         seconds=seconds,
         time_limit=time_limit,
         memory_limit=memory_limit,

@@ -40,6 +40,7 @@ class Summary:
     evidence: Evidence | None
     ended: str
     noise_std: float  # of the learnt noise, in the units of the target; of several, in their standard deviations
+    known_noise_std: float  # of the noise that is known of the rows: its root mean square; 0 where none is known
     seconds: float
     time_limit: str | None  # as it was given
     memory_limit: str | None

@@ -12,7 +12,7 @@ from nearexact.tables.conclusions import conclusions, nothing_learnt
 from nearexact.tables.number_text import number, percent, seconds
 from nearexact.tables.predicting import checked_recipe
 from nearexact.tables.recipe import RECIPE, Recipe
-from nearexact.tables.wording import NOT_COMPARED, method_words, verdict_words
+from nearexact.tables.wording import NOT_COMPARED, method_words, noise_words, verdict_words
 
 LABEL = 18  # columns for the names of figures
 WIDTH = 100  # of lines that say something in words
@@ -71,12 +71,15 @@ def _figures(summary: dict[str, Any]) -> list[str]:
         _entry("certificate", certificate_line(summary)),
         *_wrapped(verdict_words(summary)),
         _entry("hyperparameters", summary.get("about_theta", NOT_COMPARED)),
-        _entry("noise", f"standard deviation {number(summary['noise_std'])}"),
-        *([] if nothing_learnt(summary) else [_entry("what matters", relevance_line(summary["relevance"]))]),
+        *([] if nothing_learnt(summary) else _learnt(summary)),
         _entry("repaired", repair_line(summary)),
     ]
     lines += [_entry("note", printable(note)) for note in summary["notes"]]
     return lines
+
+
+def _learnt(summary: dict[str, Any]) -> list[str]:
+    return [_entry("noise", noise_words(summary)), _entry("what matters", relevance_line(summary["relevance"]))]
 
 
 def certificate_line(bounds: dict[str, Any]) -> str:
@@ -152,8 +155,7 @@ def model_lines(header: ModelHeader) -> list[str]:
         return [*lines, _entry("inputs", names or str(facts["inputs"]))]
     missing = {"error": "are an error", "drop": "drop the row", "median": "are filled in"}[recipe.missing]
     lines.append(_entry("target", printable(recipe.target)))
-    roles = {"known noise": recipe.noise_column, "weights": recipe.weight_column}
-    lines += [_entry(role, printable(name)) for role, name in roles.items() if name is not None]
+    lines += [_entry(role, printable(name)) for name, role in recipe.noise_roles.items()]
     lines += [_entry("missing values", missing), "columns"]
     lines += [f"  {printable(column.name):<24}  {printable(column.description())}" for column in recipe.columns]
     lines += [f"  {printable(name):<24}  left out: {reason}" for name, reason in recipe.left_out.items()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, Doubt
+from nearexact.tables.number_text import number
 
 NOT_COMPARED = "not compared with others"  # hyperparameters, in a summary that does not say
 VERDICTS = {
@@ -45,6 +46,13 @@ def method_words(record: dict[str, Any]) -> str:
         return f"sparse GP with {record['m']} inducing points"
     ways = {"cholesky": "", "iterative": ", by conjugate gradients"}
     return f"exact GP{ways[method]}" if method in ways else f"GP by the method {method}"
+
+
+def noise_words(record: dict[str, Any]) -> str:
+    """How large the learnt noise is, and what is known besides."""
+    known = record.get("known_noise_std", 0.0)
+    besides = f", besides what is known of each row: {number(known)} on average" if known else ""
+    return f"standard deviation {number(record['noise_std'])}{besides}"
 
 
 def verdict_words(record: dict[str, Any]) -> str:
