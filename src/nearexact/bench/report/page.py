@@ -260,7 +260,7 @@ def _cell(column: str, value: Any, text: str, *, is_best: bool) -> dict[str, Any
     if column in TAGGED and value in KINDS:
         return {"text": text, "kind": KINDS[value]}
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        shown = {"text": text.replace("-", "−", 1) if text.startswith("-") else text, "value": f"{value:.12g}"}
+        shown = {"text": text.replace("-", "−"), "value": f"{value:.12g}"}
         return shown | ({"best": True} if is_best else {})
     return text
 

@@ -13,6 +13,7 @@ from nearexact.typing import FloatArray
 
 LATE = "†"  # behind values beyond the budget
 LATE_NOTE = f"{LATE} beyond the budget"
+ROUNDING = 1e-6  # of a mean: a smaller standard error is shown as 0
 OVER_BUDGET = "over budget"  # in place of a value, where the only ones came after the budget
 
 
@@ -38,7 +39,7 @@ def mean_cell(values: FloatArray, runs: int, show: Format, missing: str, *, is_l
     error = standard_error(values)
     text = "nan" if math.isnan(value) else show(value)
     if math.isfinite(error):
-        text += f" ± {uncertainty(error)}"
+        text += f" ± {uncertainty(error if error > ROUNDING * abs(value) else 0.0)}"
     if len(values) < runs:
         text += f" ({len(values)} of {runs})"
     return Cell(value, f"{text} {LATE}" if is_late else text, error, len(values))
