@@ -547,9 +547,11 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             error = self._posterior.mean_error
             verdict = judge_estimate(estimate, constant, bounds.n, evidence, error)
             # Estimates of several rounds are no steps up in M, so that only the proved bounds can say more.
-            return verdict if verdict != "not reached" else _judged(bounds, [], self.elbo_, constant, evidence, False)
+            if verdict != "not reached":
+                return verdict
+            return verdict_on(bounds, [], self.elbo_, constant, evidence, is_exact=False)
         is_exact = isinstance(self._posterior, ExactPosterior)
-        return _judged(bounds, self.history_, self.elbo_, constant, evidence, is_exact)
+        return verdict_on(bounds, self.history_, self.elbo_, constant, evidence, is_exact)
 
     def _new_inputs(self, X: Any) -> FloatArray:
         check_is_fitted(self, "_posterior")
@@ -595,23 +597,11 @@ def verdict_on(
     bounds: LikelihoodBounds,
     history: Sequence[Stage],
     objective: float,
-    y: torch.Tensor,
-    evidence: Evidence | None,
-    is_exact: bool,
-    row_noise: RowNoise | None = None,
-) -> Verdict:
-    """The verdict on a model: what is proved at its θ, and what speaks for this θ."""
-    return _judged(bounds, history, objective, noise_only(y, row_noise), evidence, is_exact)
-
-
-def _judged(
-    bounds: LikelihoodBounds,
-    history: Sequence[Stage],
-    objective: float,
     constant: float,
     evidence: Evidence | None,
     is_exact: bool,
 ) -> Verdict:
+    """The verdict on a model: what is proved at its θ next to the constant predictor, and what speaks for this θ."""
     n, parameters = bounds.n, history[-1].kernel.size if history else None
     steps = [stage.objective for stage in history if stage.complete and stage.n == n]
     verdict = judge(bounds.lower, bounds.upper, steps, constant, n, elbo=objective, parameters=parameters)

@@ -170,9 +170,8 @@ def sparse_training(
 
     def after_stage(stage: Stage, _: SparsePosterior) -> str | None:
         bounds, history = training.likelihood_bounds(), training.history
-        verdict = verdict_on(
-            bounds, history, training.bounds()[0], problem.y, training.evidence(), False, problem.row_noise
-        )
+        constant = training.noise_only
+        verdict = verdict_on(bounds, history, training.bounds()[0], constant, training.evidence(), is_exact=False)
         display.stage(stage, verdict)
         if training.procedure == "paper":
             return None
@@ -180,7 +179,7 @@ def sparse_training(
             return verdict
         if verdict == "no better than noise" and training.searched_in_vain():
             return verdict
-        return None if problem.y.any() else "constant target"
+        return None if training.data.has_signal else "constant target"
 
     training = Training(
         as_named(estimator.kernel),
