@@ -64,17 +64,20 @@ class Scaling:
 
 def largest(values: FloatArray) -> FloatArray:
     """The largest absolute value of each column."""
-    return np.max([np.abs(chunk).max(0) for chunk in _chunks(values)], axis=0)
+    found: FloatArray = np.max([np.abs(chunk).max(0) for chunk in _chunks(values)], axis=0)
+    return found
 
 
 def total(values: FloatArray, unit: FloatArray) -> FloatArray:
     """The sum of each column, in units."""
-    return np.sum([(chunk / unit).sum(0) for chunk in _chunks(values)], axis=0)
+    found: FloatArray = np.sum([(chunk / unit).sum(0) for chunk in _chunks(values)], axis=0)
+    return found
 
 
 def squares(values: FloatArray, middle: FloatArray, unit: FloatArray) -> FloatArray:
     """The sum of squared distances of each column from its middle, in units."""
-    return np.sum([np.square((chunk - middle) / unit).sum(0) for chunk in _chunks(values)], axis=0)
+    found: FloatArray = np.sum([np.square((chunk - middle) / unit).sum(0) for chunk in _chunks(values)], axis=0)
+    return found
 
 
 def _chunks(values: FloatArray) -> list[FloatArray]:

@@ -51,6 +51,9 @@ class Rows(Protocol):
     def take(self, rows: IndexArray) -> Taken:
         """These rows, in this order."""
 
+    def gathered(self) -> LocalRows:
+        """All rows, brought here."""
+
     def noise_only(self, least_variance: float) -> float:
         """The log likelihood of the constant predictor."""
 
@@ -91,6 +94,10 @@ class LocalRows:
         """These rows, in this order."""
         chosen = torch.from_numpy(rows).to(self.device)
         return Taken(self.X[chosen], self.y[chosen], noise_of(self.row_noise, chosen))
+
+    def gathered(self) -> LocalRows:
+        """All rows, which are here."""
+        return self
 
     def noise_only(self, least_variance: float) -> float:
         """The log likelihood of the constant predictor."""

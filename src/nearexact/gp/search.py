@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from nearexact.evidence import Evidence
 from nearexact.gp.budget import Timer
@@ -116,8 +117,9 @@ class Search:
         self.numerics, self.on_round = numerics, on_round
         self.timer = Timer(time_limit, clock)
         self.rounds: list[Round] = []
-        self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.X)
-        self._random = np.random.default_rng(seed)
+        one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
+        self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, one_row)
+        self.random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
         self.start = None if start is None else self.layout.pack(self.layout.check(start[0]), start[1])
         self.candidates = [SubsetOptimum(self.theta0 if self.start is None else self.start, -math.inf)]
@@ -134,7 +136,7 @@ class Search:
     @cached_property
     def _subset(self) -> Taken:
         """The rows of the largest subset, in the order in which the smaller ones are its beginnings."""
-        return self.data.take(subset_order(self.data, self.sizes[-1], self._random))
+        return self.data.take(subset_order(self.data, self.sizes[-1], self.random))
 
     def run(self) -> None:
         """Go through the subsets while there is time."""
@@ -236,7 +238,7 @@ class Search:
         for number in range(2, MOST_STARTS):
             if number >= FEWEST_STARTS and self._agreeing >= ENOUGH_AGREEING:
                 break
-            yield random_start(self.layout, smooth, self._random), None
+            yield random_start(self.layout, smooth, self.random), None
         yield rough_start(self.layout, self.theta0, range(self.layout.n_inputs)), None
         yield from self._rough_in_one_input(FIRST_ROUGH)
         yield from self._second_chance(self.candidates[0].theta)
@@ -272,7 +274,7 @@ class Search:
     def _rough_in_one_input(self, most: int) -> Iterator[_Start]:
         inputs = self.layout.n_inputs
         if inputs > 1:
-            for d in self._random.permutation(inputs)[:most]:
+            for d in self.random.permutation(inputs)[:most]:
                 yield rough_start(self.layout, self.theta0, [int(d)]), None
 
     def _next_starts(self, rows_now: int) -> Iterator[_Start]:

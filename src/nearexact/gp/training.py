@@ -125,8 +125,11 @@ class Training:
         self.history: list[Stage] = []
         self.flops = 0.0
         self.on_step, self.on_stage = on_step, on_stage
+        self.after_stage: Callable[[], None] = lambda: None  # called after each M but the last
+        self.seed = seed
+        self._earlier = 0.0  # seconds of training that this one goes on from
         self._make_objective = partial(SparseObjective, bound=bound) if self.tight else objective
-        self._random = np.random.default_rng(seed)
+        self.random = np.random.default_rng(seed)
         self._stage = Tally(self.schedule[0], clock())
         if not self.budget.fits(self.schedule[0]):
             needed = self.budget.memory_of(self.schedule[0])
@@ -149,7 +152,7 @@ class Training:
                 numerics=numerics,
             )
         # Something to return whatever happens: any points, with the θ to start from.
-        rows = self._random.permutation(n)[: self.schedule[0]]
+        rows = self.random.permutation(n)[: self.schedule[0]]
         theta = self.theta0 if self.search is None else self.search.candidates[0].theta
         self.best = Candidate(rows, theta, -math.inf)
 
@@ -163,16 +166,26 @@ class Training:
         # On a cluster a few rows tell nothing about the time that all of them take.
         if self.data.here * self.data.inputs >= LARGE_DATA and math.isfinite(self.budget.time_limit):
             self._predict_first_costs()
-        if self.search is not None and self.budget.left() > self.budget.least_seconds(self.schedule[0]):
+        begins = not self.history
+        if begins and self.search is not None and self.budget.left() > self.budget.least_seconds(self.schedule[0]):
             self.search.run()
             self.flops += self.search.flops
         for m in self.schedule:
+            if self.history and m <= self.history[-1].scheduled_m:  # by the training that this one goes on from
+                continue
             end = self._limit_before(m) or self._run_stage(m)
             if end is not None:
                 break
+            self.after_stage()
         if not self.history:
             raise NumericalError("no number of inducing points could be computed; the log has the reasons")
         self._close(end or (TrainingEnd.MAX_INDUCING if self.capped else TrainingEnd.SCHEDULE))
+
+    def go_on(self, best: Candidate, history: list[Stage]) -> None:
+        """Go on from the best model and the stages of an earlier training, with its search and random numbers."""
+        self.history, self._earlier = history, history[-1].elapsed
+        self._stage = Tally(history[-1].scheduled_m, self.budget.clock())
+        self.best = self._with_model(best)
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`: what was under way counts if it is the best so far."""
@@ -367,7 +380,7 @@ class Training:
         if self.history or self.budget.selection.is_measured:
             self.budget.require(self.budget.least_seconds(m))
         kernel, _ = self.layout.unpack(theta)
-        seed = int(self._random.integers(2**63))
+        seed = int(self.random.integers(2**63))
         with self.budget.measuring(self.budget.selection, m):
             rows = self.data.select(
                 kernel, m, seed=seed, start=start, between_blocks=self.budget.check, numerics=self.numerics
@@ -457,7 +470,7 @@ class Training:
             kernel=model.posterior.kernel,
             noise_variance=model.posterior.noise_variance,
             seconds=self.budget.clock() - tally.started,
-            elapsed=self.seconds(),
+            elapsed=self._earlier + self.seconds(),
             evaluations=tally.evaluations,
             reselections=tally.reselections,
             restarts=tally.restarts,
