@@ -76,7 +76,7 @@ def test_rows_are_found_taken_and_selected_as_here(client: Any) -> None:
         ((1, 1, 1, 1, 1), 2**16, [2, 3]),
         ((2**20,), 2**4, [2**19, 2**19]),
         ((100,), 3, [100]),
-        ((5, 10**6), 8, [500003, 500002]),
+        ((5, 2 * 10**6), 8, [1000003, 1000002]),
     ],
 )
 def test_small_partitions_are_merged_and_large_ones_split(

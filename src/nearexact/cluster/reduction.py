@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from functools import partial, reduce
 from typing import Any
 
 import dask
@@ -17,6 +18,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.comm import CommClosedError
 
 GONE = (CancelledError, CommClosedError, TimeoutError, OSError)
+BRANCHES = 8  # of the tree: each level takes a few milliseconds, and each branch a transfer at most
 LARGE_GRAPH = "1TiB"  # matrices of size M are meant to be in the graph: only so they survive a worker
 
 
@@ -48,12 +50,16 @@ class Cluster:
         return self.gather(self.start(tasks))
 
     def sum(self, tasks: Sequence[Any], add: Callable[[Any, Any], Any]) -> Any:
-        """The sum of what tasks return: of neighbours first, then of neighbouring sums, and so on."""
-        parts = list(tasks)
+        """The sum of what tasks return."""
+        return self.results([self.total(tasks, add)])[0]
+
+    def total(self, tasks: Sequence[Any], add: Callable[[Any, Any], Any]) -> Any:
+        """A task for the sum: of a few neighbours first, then of neighbouring sums, and so on."""
+        parts, one_by_one = list(tasks), partial(_one_by_one, add)
         while len(parts) > 1:
-            pairs = [self.task(add, one, other) for one, other in zip(parts[::2], parts[1::2], strict=False)]
-            parts = pairs + parts[2 * len(pairs) :]
-        return self.results(parts)[0]
+            groups = [parts[first : first + BRANCHES] for first in range(0, len(parts), BRANCHES)]
+            parts = [self.task(one_by_one, *group) for group in groups]
+        return parts[0]
 
     def gather(self, futures: list[Future]) -> list[Any]:
         """The results of futures."""
@@ -73,6 +79,10 @@ class Cluster:
             raise ConnectionError(
                 f"the Dask scheduler is gone, or has lost data that only its workers had: {error}"
             ) from error
+
+
+def _one_by_one(add: Callable[[Any, Any], Any], *parts: Any) -> Any:
+    return reduce(add, parts)
 
 
 class _Constant:

@@ -39,9 +39,11 @@ class ClusterSweeps:
 
     def first_sweep(self, theta: workers.Theta, residuals: bool) -> workers.BlockSums:
         """The sums over all blocks."""
-        self._theta = self.rows.cluster.keep(theta)
-        add = workers.BlockSums.plus
-        sums: workers.BlockSums = self.rows.sum(add, workers.first_sweep, self._points, self._theta, residuals)
+        cluster = self.rows.cluster
+        sent = cluster.constant(theta)
+        tasks = self.rows.tasks(workers.first_sweep, self._points, sent, residuals)
+        total, self._theta = cluster.start([cluster.total(tasks, workers.BlockSums.plus), sent])
+        sums: workers.BlockSums = cluster.gather([total])[0]
         return sums
 
     def swept(self, f: Point) -> None:
