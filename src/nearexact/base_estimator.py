@@ -296,6 +296,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         sample_weight: Any = None,
         cg_iterations: int | None = None,
         time_limit: TimeLimit = None,
+        client: Any = None,
     ) -> Certificate:
         """Proved bounds on the exact log marginal likelihood at the fitted hyperparameters, from the training data.
 
@@ -307,14 +308,22 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         done); all of it ends at the `time_limit` (seconds or "5m"). The result is returned, and kept as `certificate_`
         if it is no looser, so that `save` keeps it.
         The verdict "converged" can only come from `fit`, which has seen other M.
+        X and y may be Dask collections on the `client`, as in `fit`: then nothing of order N² is done.
         """
         check_is_fitted(self, "_posterior")
         if isinstance(self._posterior, ExactPosterior):
             if X is not None or y is not None:
                 self._check_rows(self._posterior, self._training_data(X, y, noise_variance, sample_weight))
             return self.certificate_  # an exact GP needs no bounds
-        problem = self._training_data(X, y, noise_variance, sample_weight)
-        certificate = certify(self, problem, cg_iterations, time_limit)
+        if is_dask_collection(X):
+            if cg_iterations:
+                raise ValueError(f"cg_iterations must be 0 or None for Dask collections, got {cg_iterations!r}")
+            scalings = self._scaling_X, self._scaling_y
+            with self._rows_on(client, X, y, noise_variance, sample_weight, scalings) as (rows, *_):
+                certificate = certify(self, self._checked_length(Problem(rows, *scalings)), 0, time_limit)
+        else:
+            problem = self._training_data(X, y, noise_variance, sample_weight)
+            certificate = certify(self, problem, cg_iterations, time_limit)
         if not certificate.upper - certificate.lower > self.certificate_.upper - self.certificate_.lower:
             self.certificate_ = certificate
         return certificate
@@ -542,6 +551,9 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             problem = self._problem
         else:
             raise ValueError("a loaded model, or one from a cluster, does not hold its training data: pass X and y")
+        return self._checked_length(problem)
+
+    def _checked_length(self, problem: Problem) -> Problem:
         if problem.data.n != self.certificate_.n:
             raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {problem.data.n} others")
         return problem

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ import pytest
 
 import nearexact
 from nearexact import GPRegressor, SGPRegressor
-from nearexact.gp.sparse import SparseObjective
 from nearexact.kernels import SquaredExponential
 from tests.problems import regression
 
@@ -39,22 +35,11 @@ def local() -> SGPRegressor:
     return model().fit(FRAME[["a", "b", "c"]], FRAME["y"])
 
 
-@pytest.fixture
-def frame() -> Any:
-    return dd.from_pandas(FRAME, npartitions=3)
-
-
-@pytest.fixture(scope="module")
-def fitted(client: Any) -> SGPRegressor:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nearexact.cluster.blocks.FEWEST_NUMBERS", 1)
-        frame = dd.from_pandas(FRAME, npartitions=3)
-        return model().fit(frame[["a", "b", "c"]], frame["y"], client=client)
-
-
 def test_a_fit_is_that_of_local_data_and_needs_no_cluster_any_more(
-    fitted: SGPRegressor, local: SGPRegressor, frame: Any, tmp_path: Path
+    client: Any, local: SGPRegressor, tmp_path: Path
 ) -> None:
+    frame = dd.from_pandas(FRAME, npartitions=3)
+    fitted = model().fit(frame[["a", "b", "c"]], frame["y"], client=client)
     assert fitted.elbo_ == pytest.approx(local.elbo_, rel=1e-5)
     assert fitted.upper_bound_ == pytest.approx(local.upper_bound_, rel=1e-5)
     assert fitted.certificate_.verdict == local.certificate_.verdict
@@ -65,6 +50,8 @@ def test_a_fit_is_that_of_local_data_and_needs_no_cluster_any_more(
     assert (nearexact.load(tmp_path / "model.nx").predict(X) == fitted.predict(X)).all()
     with pytest.raises(ValueError, match="does not hold its training data"):
         fitted.certify()
+    there = fitted.certify(frame[["a", "b", "c"]], frame["y"], client=client)
+    assert there.upper == pytest.approx(fitted.upper_bound_, rel=1e-9)
     assert fitted.certify(X, FRAME["y"], cg_iterations=0).upper == pytest.approx(fitted.upper_bound_, rel=1e-9)
     lazy = fitted.predict(frame[["a", "b", "c"]], return_std=True)
     assert list(lazy.columns) == ["mean", "std"]
@@ -74,24 +61,6 @@ def test_a_fit_is_that_of_local_data_and_needs_no_cluster_any_more(
     mean, std = fitted.predict(X, return_std=True)
     np.testing.assert_allclose(computed["mean"], mean, rtol=1e-10)
     np.testing.assert_allclose(computed["std"], std, rtol=1e-10)
-
-
-def test_a_lost_worker_changes_no_digit(
-    client: Any, fitted: SGPRegressor, frame: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of two workers is killed in the middle of the evaluations; its successor comes later."""
-    calls, evaluate = itertools.count(), SparseObjective.__call__
-
-    def deadly(objective: SparseObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        if next(calls) == 7:
-            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
-        return evaluate(objective, theta)
-
-    monkeypatch.setattr(SparseObjective, "__call__", deadly)
-    again = model().fit(frame[["a", "b", "c"]], frame["y"], client=client)
-    assert next(calls) > 8
-    assert again.elbo_ == fitted.elbo_
-    assert (again.inducing_points_ == fitted.inducing_points_).all()
 
 
 def test_arrays_give_lazy_arrays_with_the_same_chunks(local: SGPRegressor) -> None:

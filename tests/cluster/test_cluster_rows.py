@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -67,6 +69,27 @@ def test_rows_are_found_taken_and_selected_as_here(client: Any) -> None:
         selections = [data.select(kernel, 70, seed=3, start=start) for data in (rows, here)]
         assert (selections[0].indices == selections[1].indices).all()
         assert selections[0].residual == pytest.approx(selections[1].residual, rel=1e-9)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_lost_worker_changes_no_digit(client: Any) -> None:
+    """What it held is made again: blocks, what it kept of them, θ, and residual variances under way."""
+    rows, here = both(client, 3)
+    objective = SparseObjective(KERNELS["by V"], 0.1, rows, None, here.X[:30])
+    value, gradient = objective(objective.theta0)
+    chosen = rows.select(KERNELS["by V"], 70, seed=3).indices
+    blocks_done = []
+
+    def kill_once() -> None:
+        if len(blocks_done) == 1:
+            os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+        blocks_done.append(1)
+
+    assert (rows.select(KERNELS["by V"], 70, seed=3, between_blocks=kill_once).indices == chosen).all()
+    assert len(blocks_done) > 1
+    again, gradient_again = objective(objective.theta0)
+    assert again == value
+    assert (gradient_again == gradient).all()
 
 
 @pytest.mark.parametrize(

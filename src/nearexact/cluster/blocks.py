@@ -38,15 +38,15 @@ def cluster_of(client: Client | None) -> Cluster:
         ) from error
 
 
-def as_blocks(estimator: Regressor, X: Any, y: Any, cluster: Cluster) -> tuple[list[Any], list[int]]:
-    """Futures of checked blocks, and how many rows they have; the estimator learns the names of its inputs."""
+def as_blocks(estimator: Regressor, X: Any, y: Any, cluster: Cluster, *, reset: bool) -> tuple[list[Any], list[int]]:
+    """Futures of checked blocks, and how many rows they have; with `reset` the estimator learns names of its inputs."""
     inputs, targets = as_rows(X, cluster), as_rows(y, cluster)
     if inputs.ndim != 2:
         estimator._validated(np.zeros((2,) * inputs.ndim))  # which says what is expected
     check_consistent_length(*(np.broadcast_to(0.0, len(part)) for part in (inputs, targets)))
     if len(inputs) < 2:
         estimator._validated(inputs.compute(), targets.compute(), ensure_min_samples=2)
-    validate_data(estimator, getattr(X, "_meta", inputs), skip_check_array=True)
+    validate_data(estimator, getattr(X, "_meta", inputs), skip_check_array=True, reset=reset)
     sizes = block_sizes(inputs.chunks[0], inputs.shape[1])
     inputs = inputs.rechunk((tuple(sizes), -1))
     targets = targets.rechunk((tuple(sizes), *[-1] * (targets.ndim - 1)))
@@ -99,7 +99,7 @@ def standardised_rows(
 ) -> tuple[ClusterRows, Scaling, Scaling]:
     """Rows on the cluster, standardised by their own mean and deviation, or by given ones; and these scalings."""
     cluster = cluster_of(client)
-    raw, sizes = as_blocks(estimator, X, y, cluster)
+    raw, sizes = as_blocks(estimator, X, y, cluster, reset=scalings is None)
     scaling_X, scaling_y = scalings or tuple(_scaling(cluster, raw, part, sum(sizes)) for part in (0, 1))
     blocks = cluster.start([cluster.task(standardise, block, scaling_X, scaling_y) for block in raw])
     squares = cluster.sum([cluster.task(target_squares, block) for block in blocks], operator.add)

@@ -117,4 +117,4 @@ class ClusterRows:
         client = self.cluster.client
         if client.status == "running":
             with suppress(Exception):  # a courtesy: nothing depends on it
-                client.run(workers.forget, self.name, wait=False)
+                client.run(workers.forget, self.name, on_error="ignore")
