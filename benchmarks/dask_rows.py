@@ -93,7 +93,7 @@ def main() -> None:
     ):
         memory = Memory([os.getpid(), *client.run(os.getpid).values()])
         memory.start()
-        values, seconds, sent = evaluations(client, options.rows, chunks=500_000)
+        values, seconds, sent = evaluations(client, options.rows, chunks=1_000_000)
         peak = memory.stop()
     result = {
         "rows": options.rows,

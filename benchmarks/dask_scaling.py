@@ -19,7 +19,7 @@ def seconds_with(workers: int, rows: int) -> float:
         LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        _, seconds, _ = evaluations(client, workers * rows, chunks=rows // 4)
+        _, seconds, _ = evaluations(client, workers * rows, chunks=rows)
     return min(seconds[1:])
 
 

@@ -49,7 +49,7 @@ def test_a_folder_gives_a_model_that_predicts_files(
         ([*fit, "--target", "z"], "no column 'z'"),
         ([*fit, "--report", str(tmp_path / "fit.html")], "--report cannot be combined"),
         (["fit", str(folder / "part0.parquet"), *fit[2:]], "a folder of Parquet files"),
-        ([*fit[:-1], "nowhere", "--ignore", "unit"], "must be given as its address"),
+        ([*fit[:-1], "local:0", "--ignore", "unit"], "must be the address of a scheduler"),
     ):
         assert main(options) == 2
         assert words in capsys.readouterr().err

@@ -26,12 +26,14 @@ def client_at(address: str) -> Iterator[Client]:
         ):
             yield client
         return
+    if ":" not in address or address.startswith("local:"):
+        raise ValueError(
+            f'a Dask cluster must be the address of a scheduler, such as tcp://host:8786, "local" or "local:4", got'
+            f" {address!r}"
+        )
     try:
         client = Client(address, set_as_default=False, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise ValueError(
-            f'a Dask scheduler must be given as its address, such as tcp://host:8786, or as "local" or "local:4",'
-            f" got {address!r}: {error}"
-        ) from error
+    except (OSError, ValueError) as error:
+        raise ConnectionError(f"there is no Dask scheduler at {address!r}: {error}") from error
     with client:
         yield client
