@@ -46,7 +46,8 @@ from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_gradients import prediction_gradients
-from nearexact.gp.row_noise import RowNoise, noise_only
+from nearexact.gp.row_noise import RowNoise
+from nearexact.gp.rows import LocalRows, Rows, local
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
@@ -56,9 +57,11 @@ from nearexact.kernels import Kernel
 from nearexact.kernels.parameter_bounds import checked_bounds
 from nearexact.known_noise import KnownNoise
 from nearexact.limits import parse_bytes, parse_seconds, written
+from nearexact.noise_only import LEAST_VARIANCE
 from nearexact.notebook import estimator_html
 from nearexact.onnx_export import save_onnx
 from nearexact.progress import Display, ShownTime, progress_display
+from nearexact.resuming import keep_state
 from nearexact.scaling import Scaling
 from nearexact.torch_posterior import TorchPosterior
 from nearexact.typing import FloatArray, MemoryLimit, NoiseBounds, TimeLimit
@@ -73,15 +76,28 @@ LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Training data, standardised, as tensors, and hyperparameters to start from besides those of the kernel."""
+    """Training data, standardised, and hyperparameters to start from besides those of the kernel."""
 
-    X: torch.Tensor
-    y: torch.Tensor
+    data: Rows
     scaling_X: Scaling
     scaling_y: Scaling
     start: Start | None = None
-    row_noise: RowNoise | None = None
     weight_unit: float = 1.0  # the `sample_weight` of a new observation
+
+    @property
+    def X(self) -> torch.Tensor:
+        """Inputs that are here [N, D]."""
+        return local(self.data).X
+
+    @property
+    def y(self) -> torch.Tensor:
+        """Targets that are here: [N], or [N, T]."""
+        return local(self.data).y
+
+    @property
+    def row_noise(self) -> RowNoise | None:
+        """Noise of each row, where it differs."""
+        return self.data.row_noise
 
     @staticmethod
     def of(
@@ -93,10 +109,9 @@ class Problem:
         noise: KnownNoise | None = None,
     ) -> Problem:
         targets = torch.tensor(scaling_y.apply(y), device=device)
-        problem = Problem(_standardised(X, scaling_X).to(device), targets, scaling_X, scaling_y)
-        if noise is None:
-            return problem
-        return replace(problem, row_noise=noise.standardised(scaling_y, device), weight_unit=noise.unit)
+        row_noise = None if noise is None else noise.standardised(scaling_y, device)
+        data = LocalRows(standardised(X, scaling_X).to(device), targets, row_noise)
+        return Problem(data, scaling_X, scaling_y, weight_unit=1.0 if noise is None else noise.unit)
 
 
 class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -133,7 +148,15 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     _shown_time: ShownTime | None = None
 
     def fit(
-        self, X: Any, y: Any, *, noise_variance: Any = None, sample_weight: Any = None, start: Start | None = None
+        self,
+        X: Any,
+        y: Any,
+        *,
+        noise_variance: Any = None,
+        sample_weight: Any = None,
+        start: Start | None = None,
+        client: Any = None,
+        resume: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Fit to inputs X [N, D] and targets y [N]. Ctrl-C keeps the best model so far, and is then passed on.
 
@@ -144,15 +167,26 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
         `start` is a kernel with hyperparameters and a noise variance, on the standardised scale, that the search for
         hyperparameters tries too. It is of the same kind as `kernel`, whose own values are tried in any case.
+
+        X and y may be Dask arrays or DataFrames, whose rows stay on the workers of the `client`, a distributed.Client
+        (the default one if it is None). The fitted model is as any other; it does not hold the training data.
+
+        `resume` is a file that gets the state of a sparse GP's training after each number of inducing points. Where it
+        is there already, the fit goes on from it, as it would have without the break; data and parameters must be the
+        same, limits may differ.
         """
         started = time.perf_counter()
         time_limit = parse_seconds(self.time_limit)
         memory_limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
         shown = self._shown_time or ShownTime(written(self.time_limit, " s"))
         with self._unchanged_by_errors(), progress_display(self.progress, shown) as display:
-            problem = replace(self._prepare(X, y, noise_variance, sample_weight), start=start)
-            seconds = time_limit - (time.perf_counter() - started)
-            self._run(self._training(problem, seconds, memory_limit, display), problem)
+            with self._problem_of(X, y, noise_variance, sample_weight, client) as unstarted:
+                problem = replace(unstarted, start=start)
+                seconds = time_limit - (time.perf_counter() - started)
+                training = self._training(problem, seconds, memory_limit, display)
+                if resume is not None:
+                    keep_state(self, training, problem, resume)
+                self._run(training, problem)
             if not self.history_[-1].complete:
                 display.stage(self.history_[-1], self.certificate_.verdict)
         self._warn_if_cut_short()
@@ -179,13 +213,19 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         They are those of a new observation, of the mean weight and with no other than the learnt noise; with
         `noise=False`, those of the function without noise. Of several targets mean and standard deviation have the
         shape [rows, T], and covariances [rows, rows, T].
+
+        Of a Dask array or DataFrame they are computed lazily, chunk by chunk: arrays of the same chunks, or a DataFrame
+        of the same index with the columns "mean" and "std" ("mean_0", … of several targets).
         """
         if return_std and return_cov:
             raise ValueError("return_std and return_cov exclude each other, got both")
+        if is_dask_collection(X):
+            lazy: FloatArray = self._predict_lazily(X, return_std, return_cov, noise)
+            return lazy
         inputs = self._new_inputs(X)
         if return_cov:
             mean, covariance = (
-                part.cpu().numpy() for part in self._posterior.joint(_standardised(inputs, self._scaling_X))
+                part.cpu().numpy() for part in self._posterior.joint(standardised(inputs, self._scaling_X))
             )
             if noise:
                 covariance[np.diag_indices_from(covariance)] += self.noise_variance_
@@ -196,7 +236,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             return self._mean_and_std(inputs, noise)
         mean = self._new_means(inputs)
         for rows in row_chunks(len(inputs), PREDICTED_ROWS):
-            mean[rows] = self._posterior.mean(_standardised(inputs[rows], self._scaling_X)).cpu().numpy()
+            mean[rows] = self._posterior.mean(standardised(inputs[rows], self._scaling_X)).cpu().numpy()
         return self._scaling_y.undo(mean)
 
     def predict_gradient(self, X: Any, noise: bool = True) -> tuple[FloatArray, FloatArray]:
@@ -208,7 +248,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         has none is left out.
         """
         inputs = self._new_inputs(X)
-        found = prediction_gradients(self._posterior, _standardised(inputs, self._scaling_X))
+        found = prediction_gradients(self._posterior, standardised(inputs, self._scaling_X))
         variance, by_mean, by_variance = (
             part.cpu().numpy() for part in (found.variance, found.mean_by_x, found.variance_by_x)
         )
@@ -227,7 +267,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         and covariances of the prior are right to a few per cent of its variance. Of a kernel of your own no features
         are known: then rows are correlated through inducing points alone.
         """
-        inputs = _standardised(self._new_inputs(X), self._scaling_X)
+        inputs = standardised(self._new_inputs(X), self._scaling_X)
         if not isinstance(n_samples, (int, np.integer)) or n_samples < 1:
             raise ValueError(f"n_samples must be a whole number of at least 1, got {n_samples!r}")
         random = check_random_state(random_state)
@@ -256,6 +296,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         sample_weight: Any = None,
         cg_iterations: int | None = None,
         time_limit: TimeLimit = None,
+        client: Any = None,
     ) -> Certificate:
         """Proved bounds on the exact log marginal likelihood at the fitted hyperparameters, from the training data.
 
@@ -267,14 +308,22 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         done); all of it ends at the `time_limit` (seconds or "5m"). The result is returned, and kept as `certificate_`
         if it is no looser, so that `save` keeps it.
         The verdict "converged" can only come from `fit`, which has seen other M.
+        X and y may be Dask collections on the `client`, as in `fit`: then nothing of order N² is done.
         """
         check_is_fitted(self, "_posterior")
         if isinstance(self._posterior, ExactPosterior):
             if X is not None or y is not None:
                 self._check_rows(self._posterior, self._training_data(X, y, noise_variance, sample_weight))
             return self.certificate_  # an exact GP needs no bounds
-        problem = self._training_data(X, y, noise_variance, sample_weight)
-        certificate = certify(self, problem, cg_iterations, time_limit)
+        if is_dask_collection(X):
+            if cg_iterations:
+                raise ValueError(f"cg_iterations must be 0 or None for Dask collections, got {cg_iterations!r}")
+            scalings = self._scaling_X, self._scaling_y
+            with self._rows_on(client, X, y, noise_variance, sample_weight, scalings) as (rows, *_):
+                certificate = certify(self, self._checked_length(Problem(rows, *scalings)), 0, time_limit)
+        else:
+            problem = self._training_data(X, y, noise_variance, sample_weight)
+            certificate = certify(self, problem, cg_iterations, time_limit)
         if not certificate.upper - certificate.lower > self.certificate_.upper - self.certificate_.lower:
             self.certificate_ = certificate
         return certificate
@@ -375,10 +424,56 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         tags.target_tags.multi_output = True
         return tags
 
+    def _predict_lazily(self, X: Any, return_std: bool, return_cov: bool, noise: bool) -> Any:
+        from nearexact.cluster.predicting import predict_lazily  # here, since Dask is an extra
+
+        check_is_fitted(self, "_posterior")
+        if return_cov:
+            raise ValueError("return_cov is for arrays, not for Dask collections, whose rows are in several places")
+        return predict_lazily(self, X, return_std=return_std, noise=noise)
+
+    @contextmanager
+    def _problem_of(self, X: Any, y: Any, noise_variance: Any, sample_weight: Any, client: Any) -> Iterator[Problem]:
+        """Checked and standardised training data, on the device or on a cluster."""
+        if not is_dask_collection(X):
+            if client is not None or is_dask_collection(y):
+                raise ValueError(f"a client, or a y on it, is for X that is a Dask collection, got {type(X).__name__}")
+            yield self._prepare(X, y, noise_variance, sample_weight)
+            return
+        with self._rows_on(client, X, y, noise_variance, sample_weight) as (rows, scaling_X, scaling_y):
+            _check_targets_vary(np.atleast_1d(rows.squares) > 0.0)
+            yield Problem(rows, scaling_X, scaling_y)
+
+    @contextmanager
+    def _rows_on(
+        self,
+        client: Any,
+        X: Any,
+        y: Any,
+        noise_variance: Any,
+        sample_weight: Any,
+        scalings: tuple[Scaling, Scaling] | None = None,
+    ) -> Iterator[Any]:
+        """Standardised rows on a cluster, which forgets them afterwards, and their scalings."""
+        from nearexact.cluster.blocks import standardised_rows  # here, since Dask is an extra
+
+        if noise_variance is not None or sample_weight is not None:
+            raise ValueError("noise_variance and sample_weight are for arrays, not for Dask collections")
+        rows, *scalings_found = standardised_rows(self, X, y, client, scalings)
+        try:
+            yield rows, *scalings_found
+        except ConnectionError as error:  # then there is nobody to forget anything
+            error.add_note("fit(…, resume=path) goes on from the last number of inducing points that was finished")
+            raise
+        except BaseException:
+            rows.close()
+            raise
+        rows.close()
+
     def _prepare(self, X: Any, y: Any, noise_variance: Any, sample_weight: Any) -> Problem:
         """Checked and standardised training data on the device."""
         device = _device(self.device)
-        inputs, targets = self._validated(X, y, order="C", **_target_checks(y), ensure_min_samples=2)
+        inputs, targets = self._validated(X, y, order="C", **target_checks(y), ensure_min_samples=2)
         targets = targets.astype(np.float64)
         noise = KnownNoise.of(noise_variance, sample_weight, targets)
         if noise is None:
@@ -389,12 +484,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             inputs, targets = inputs[noise.used], targets[noise.used]
             scaling_y = noise.scaling(targets)
         problem = Problem.of(inputs, targets, Scaling.of(inputs), scaling_y, device, noise)
-        constant = [] if targets.ndim == 1 else np.flatnonzero(~problem.y.any(0).cpu().numpy()).tolist()
-        if constant:
-            raise ValueError(
-                f"every target must vary, but of {targets.shape[1]} targets these columns of y are constant:"
-                f" {', '.join(map(str, constant))}"
-            )
+        _check_targets_vary(np.atleast_1d(problem.y.any(0).cpu().numpy()))
         return problem
 
     def _numerics(self) -> Numerics:
@@ -432,7 +522,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     def _adopt(self, training: Training | ExactTraining | IterativeTraining, problem: Problem) -> None:
         posterior, (elbo, upper) = persistence.contiguous(training.posterior()), training.bounds()
         bounds = training.likelihood_bounds()
-        self._posterior, self._problem = posterior, problem
+        self._posterior, self._problem = posterior, problem if problem.data.here else None
         self._scaling_X, self._scaling_y, self._weight_unit = problem.scaling_X, problem.scaling_y, problem.weight_unit
         self.history_ = training.history
         self.search_ = [] if training.search is None else training.search.rounds
@@ -443,7 +533,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         evidence = training.evidence()
         from_training = training.estimate() if isinstance(training, IterativeTraining) else None
         estimate = None if from_training is None else Estimate(from_training.value, from_training.standard_error)
-        verdict = self._verdict(bounds, noise_only(problem.y, problem.row_noise), evidence, estimate)
+        verdict = self._verdict(bounds, problem.data.noise_only(LEAST_VARIANCE), evidence, estimate)
         self.certificate_ = Certificate.of(bounds, verdict, evidence, estimate=estimate)
         self.metadata_ = {}  # what was kept with an earlier fit belongs to other data
 
@@ -460,9 +550,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         elif self._problem is not None:
             problem = self._problem
         else:
-            raise ValueError("a loaded model does not hold its training data: pass X and y")
-        if len(problem.y) != self.certificate_.n:
-            raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {len(problem.y)} others")
+            raise ValueError("a loaded model, or one from a cluster, does not hold its training data: pass X and y")
+        return self._checked_length(problem)
+
+    def _checked_length(self, problem: Problem) -> Problem:
+        if problem.data.n != self.certificate_.n:
+            raise ValueError(f"the model was fitted to {self.certificate_.n} rows, got {problem.data.n} others")
         return problem
 
     def _more_data(self, X: Any, y: Any, noise_variance: Any, sample_weight: Any) -> Problem:
@@ -547,9 +640,11 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             error = self._posterior.mean_error
             verdict = judge_estimate(estimate, constant, bounds.n, evidence, error)
             # Estimates of several rounds are no steps up in M, so that only the proved bounds can say more.
-            return verdict if verdict != "not reached" else _judged(bounds, [], self.elbo_, constant, evidence, False)
+            if verdict != "not reached":
+                return verdict
+            return verdict_on(bounds, [], self.elbo_, constant, evidence, is_exact=False)
         is_exact = isinstance(self._posterior, ExactPosterior)
-        return _judged(bounds, self.history_, self.elbo_, constant, evidence, is_exact)
+        return verdict_on(bounds, self.history_, self.elbo_, constant, evidence, is_exact)
 
     def _new_inputs(self, X: Any) -> FloatArray:
         check_is_fitted(self, "_posterior")
@@ -557,11 +652,11 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         return inputs
 
     def _standardised_inputs(self, inputs: FloatArray) -> torch.Tensor:
-        return _standardised(inputs, self._scaling_X)
+        return standardised(inputs, self._scaling_X)
 
     def _new_inputs_and_targets(self, X: Any, y: Any) -> tuple[FloatArray, FloatArray]:
         check_is_fitted(self, "_posterior")
-        inputs, targets = self._validated(X, y, **_target_checks(y), reset=False)
+        inputs, targets = self._validated(X, y, **target_checks(y), reset=False)
         if targets.shape[1:] != np.shape(self._scaling_y.scale):
             count = math.prod(np.shape(self._scaling_y.scale))
             raise ValueError(
@@ -585,7 +680,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     def _mean_and_std(self, inputs: FloatArray, noise: bool) -> tuple[FloatArray, FloatArray]:
         mean, variance = self._new_means(inputs), np.empty(len(inputs))
         for rows in row_chunks(len(inputs), PREDICTED_ROWS):
-            parts = self._posterior.predict(_standardised(inputs[rows], self._scaling_X))
+            parts = self._posterior.predict(standardised(inputs[rows], self._scaling_X))
             mean[rows], variance[rows] = (part.cpu().numpy() for part in parts)
         std = np.sqrt(variance + self.noise_variance_ if noise else variance)
         return self._scaling_y.undo(mean), (std if mean.ndim == 1 else std[:, None]) * self._scaling_y.scale
@@ -595,28 +690,30 @@ def verdict_on(
     bounds: LikelihoodBounds,
     history: Sequence[Stage],
     objective: float,
-    y: torch.Tensor,
-    evidence: Evidence | None,
-    is_exact: bool,
-    row_noise: RowNoise | None = None,
-) -> Verdict:
-    """The verdict on a model: what is proved at its θ, and what speaks for this θ."""
-    return _judged(bounds, history, objective, noise_only(y, row_noise), evidence, is_exact)
-
-
-def _judged(
-    bounds: LikelihoodBounds,
-    history: Sequence[Stage],
-    objective: float,
     constant: float,
     evidence: Evidence | None,
     is_exact: bool,
 ) -> Verdict:
+    """The verdict on a model: what is proved at its θ next to the constant predictor, and what speaks for this θ."""
     n, parameters = bounds.n, history[-1].kernel.size if history else None
     steps = [stage.objective for stage in history if stage.complete and stage.n == n]
     verdict = judge(bounds.lower, bounds.upper, steps, constant, n, elbo=objective, parameters=parameters)
     verdict = confirm(verdict, bounds.lower, n, evidence)
     return "exact" if verdict == "certified" and is_exact else verdict
+
+
+def is_dask_collection(values: Any) -> bool:
+    """Whether these are rows of Dask, which need not be installed to say no."""
+    return callable(getattr(type(values), "__dask_graph__", None))
+
+
+def _check_targets_vary(varies: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+    """A single target may be constant: then there is a model for it, if a dull one."""
+    if len(varies) > 1 and not varies.all():
+        raise ValueError(
+            f"every target must vary, but of {len(varies)} targets these columns of y are constant:"
+            f" {', '.join(map(str, np.flatnonzero(~varies)))}"
+        )
 
 
 def _device(name: str) -> torch.device:
@@ -630,12 +727,13 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _standardised(inputs: FloatArray, scaling: Scaling) -> torch.Tensor:
+def standardised(inputs: FloatArray, scaling: Scaling) -> torch.Tensor:
+    """Inputs as the models see them; what is beyond all reason is clipped."""
     scaled = scaling.apply(inputs)
     return torch.from_numpy(np.clip(scaled, -LARGEST_INPUT, LARGEST_INPUT, out=scaled))
 
 
-def _target_checks(y: Any) -> dict[str, bool]:
+def target_checks(y: Any) -> dict[str, bool]:
     """What scikit-learn is to check of targets: that they are numbers; a single column becomes a vector."""
     return {"y_numeric": True, "multi_output": np.asarray(_as_array(y)).shape[1:] not in ((), (1,))}
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from nearexact.certificate import Certificate
 from nearexact.evidence import Evidence
-from nearexact.gp.row_noise import noise_only
 from nearexact.gp.search import Search
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.tighten import MOST_ITERATIONS, tighten_bounds
 from nearexact.gp.training import SEARCH_SHARE
 from nearexact.limits import memory_budget, parse_seconds, written
+from nearexact.noise_only import LEAST_VARIANCE
 from nearexact.progress import ShownTime, tightening_display
 from nearexact.typing import TimeLimit
 
@@ -35,17 +35,16 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
     objective = SparseObjective(
         estimator.kernel_,
         estimator.noise_variance_,
-        problem.X,
-        problem.y,
+        problem.data,
+        None,
         estimator._posterior.inducing_points,
-        row_noise=problem.row_noise,
         memory_limit=estimator.memory_limit,
     )
     model = objective.factorise(estimator.kernel_, estimator.noise_variance_, residuals=True)
     estimate = estimator.certificate_.known_estimate
     # One of the two was maximised; where an estimate was, the ELBO was noted.
     noted = estimator.elbo_ if estimate is None else estimator.certificate_.elbo
-    if not any(abs(value - noted) <= SAME_DATA * len(problem.y) for value in (model.elbo, model.tight_bound)):
+    if not any(abs(value - noted) <= SAME_DATA * problem.data.n for value in (model.elbo, model.tight_bound)):
         raise ValueError(
             "these are not the data that the model was fitted to, with their noise_variance and sample_weight: their"
             " likelihood differs"
@@ -62,7 +61,7 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
     evidence = estimator.certificate_.evidence or _search(estimator, problem, seconds - (time.perf_counter() - started))
     return Certificate.of(
         result.bounds,
-        estimator._verdict(result.bounds, noise_only(problem.y, problem.row_noise), evidence, estimate),
+        estimator._verdict(result.bounds, problem.data.noise_only(LEAST_VARIANCE), evidence, estimate),
         evidence,
         estimate=estimate,
         iterations=result.iterations,
@@ -74,11 +73,10 @@ def _search(estimator: Regressor, problem: Problem, seconds: float) -> Evidence 
     """Evidence for the θ of a model that was saved without any."""
     search = Search(
         estimator.kernel_,
-        problem.X,
-        problem.y,
+        problem.data,
+        None,
         time_limit=min(SEARCH_SHARE * seconds, LONGEST_SEARCH),
-        memory=memory_budget(estimator.memory_limit, problem.X.device),
-        row_noise=problem.row_noise,
+        memory=memory_budget(estimator.memory_limit, problem.data.device),
         seed=0,
         numerics=estimator._numerics(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sklearn.utils import check_random_state
@@ -12,15 +13,18 @@ from nearexact.gp.affordable import affordable_method
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.rows import LocalRows
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.gp.stages import Stage
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
 from nearexact.kernels.base import as_kernel
 from nearexact.kernels.names import as_named
+from nearexact.limits import memory_budget
 from nearexact.progress import Display
 from nearexact.typing import MemoryLimit, NoiseBounds, TimeLimit
 
+GATHERED_SHARE = 0.1  # of the memory limit, for rows of a cluster to be brought here
 METHODS = ("auto", "cholesky", "iterative", "sparse")
 
 
@@ -147,15 +151,32 @@ class GPRegressor(Regressor):
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
         method = self.method
-        if method == "auto":
-            kernel = as_kernel(as_named(self.kernel), problem.X.shape[1])
-            method = affordable_method(kernel, problem.X, problem.y, time_limit, memory_limit)
+        whole = problem if method == "sparse" else gathered(problem, memory_limit)  # all rows, where they fit here
+        if whole is None and method != "auto":
+            raise ValueError(f'method={method!r} needs all rows here, where they do not fit: take "sparse"')
+        if whole is None:
+            method = "sparse"
+        elif method == "auto":
+            kernel = as_kernel(as_named(self.kernel), problem.data.inputs)
+            method = affordable_method(kernel, whole.X, whole.y, time_limit, memory_limit)
         if method == "sparse":
             return sparse_training(self, problem, time_limit, memory_limit, display)
+        assert whole is not None
+        problem = whole
         if method == "cholesky":
             return exact_training(self, problem, time_limit, memory_limit, display)
         factorises = self.method == "auto"
         return iterative_training(self, problem, time_limit, memory_limit, display, factorises=factorises)
+
+
+def gathered(problem: Problem, memory_limit: int | None) -> Problem | None:
+    """The problem with all rows here; None where that would take too much of the memory."""
+    data = problem.data
+    if isinstance(data, LocalRows):
+        return problem
+    if 8 * data.n * (data.inputs + 1) > GATHERED_SHARE * memory_budget(memory_limit, data.device):
+        return None
+    return replace(problem, data=data.gathered())
 
 
 def sparse_training(
@@ -170,9 +191,8 @@ def sparse_training(
 
     def after_stage(stage: Stage, _: SparsePosterior) -> str | None:
         bounds, history = training.likelihood_bounds(), training.history
-        verdict = verdict_on(
-            bounds, history, training.bounds()[0], problem.y, training.evidence(), False, problem.row_noise
-        )
+        constant = training.noise_only
+        verdict = verdict_on(bounds, history, training.bounds()[0], constant, training.evidence(), is_exact=False)
         display.stage(stage, verdict)
         if training.procedure == "paper":
             return None
@@ -180,17 +200,16 @@ def sparse_training(
             return verdict
         if verdict == "no better than noise" and training.searched_in_vain():
             return verdict
-        return None if problem.y.any() else "constant target"
+        return None if training.data.has_signal else "constant target"
 
     training = Training(
         as_named(estimator.kernel),
-        problem.X,
-        problem.y,
+        problem.data,
+        None,
         max_inducing=estimator.max_inducing,
         time_limit=time_limit,
         memory_limit=memory_limit,
         start=problem.start,
-        row_noise=problem.row_noise,
         numerics=estimator._numerics(),
         seed=_seed(estimator),
         on_step=display.step,

@@ -80,7 +80,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         arrays |= {f"shift_{name}": np.asarray(scaling.shift), f"scale_{name}": np.asarray(scaling.scale)}
     settings = estimator.get_params(deep=False)
     if isinstance(settings["kernel"], Kernel):  # else a name, or None
-        settings["kernel"] = _describe(settings["kernel"])
+        settings["kernel"] = describe(settings["kernel"])
     if not isinstance(settings["random_state"], (int, np.integer, type(None))):
         settings["random_state"] = None  # a generator has a state of its own, which does not belong to the model
     settings["device"] = str(settings["device"])
@@ -90,16 +90,13 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         "estimator": type(estimator).__name__,
         "posterior": kind,
         "settings": settings,
-        "kernel": _describe(estimator.kernel_),
+        "kernel": describe(estimator.kernel_),
         "noise_variance": estimator.noise_variance_,
         "elbo": estimator.elbo_,
         "upper_bound": estimator.upper_bound_,
         "weight_unit": estimator._weight_unit,
         "certificate": asdict(estimator.certificate_),
-        "history": [
-            {**vars(stage), "kernel": _describe(stage.kernel), "repairs": asdict(stage.repairs)}
-            for stage in estimator.history_
-        ],
+        "history": [describe_stage(stage) for stage in estimator.history_],
         "feature_names": [str(name) for name in getattr(estimator, "feature_names_in_", [])],
         "metadata": getattr(estimator, "metadata_", {}),
     }
@@ -108,7 +105,7 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
     if isinstance(posterior, SparsePosterior) and posterior.sums is not None:
         header["sums"] = asdict(posterior.sums)
     try:
-        text = json.dumps(header, default=_plain)
+        text = json.dumps(header, default=plain_number)
     except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"the model holds something that cannot be saved: {error}") from error
     with replacing(path) as temporary, temporary.open("wb") as file:
@@ -167,7 +164,7 @@ def _rebuild(header: ModelHeader, arrays: dict[str, torch.Tensor]) -> SGPRegress
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
     estimator.elbo_, estimator.upper_bound_ = finite(entries["elbo"]), number(entries["upper_bound"])
     estimator.certificate_, estimator.method_ = header.certificate(), header.method
-    estimator.history_ = [_stage(fields, header.version) for fields in header.stages()]
+    estimator.history_ = [described_stage(fields, header.version) for fields in header.stages()]
     n = estimator.certificate_.n
     if m > n or (entries["posterior"] != SPARSE and m != n) or any(s.n > n for s in estimator.history_):
         raise ValueError(f"a model of {n} rows cannot have {m} points, or a history of other rows")
@@ -220,7 +217,12 @@ def _sums(description: dict[str, Any] | None) -> RowSums | None:
     return sums
 
 
-def _stage(fields: dict[str, Any], version: int) -> Stage:
+def describe_stage(stage: Stage) -> dict[str, Any]:
+    """A stage as JSON-serialisable values."""
+    return {**vars(stage), "kernel": describe(stage.kernel), "repairs": asdict(stage.repairs)}
+
+
+def described_stage(fields: dict[str, Any], version: int = VERSION) -> Stage:
     """The stage with these fields, of which earlier versions had fewer."""
     if version == WITHOUT_PARTS:
         fields["lower_bound"] = fields["objective"]
@@ -241,10 +243,10 @@ def _stage(fields: dict[str, Any], version: int) -> Stage:
 # ---- kernels ---------------------------------------------------------------------------------------------------------
 
 
-def _describe(kernel: Kernel) -> dict[str, Any]:
+def describe(kernel: Kernel) -> dict[str, Any]:
     """A kernel as JSON-serialisable values."""
     if isinstance(kernel, Composite):
-        return {"operation": kernel.operation, "parts": [_describe(part) for part in kernel.parts]}
+        return {"operation": kernel.operation, "parts": [describe(part) for part in kernel.parts]}
     name = type(kernel).__name__
     if name not in kernels.__all__ or getattr(kernels, name) is not type(kernel):
         raise ValueError(f"only kernels of nearexact.kernels can be saved, got {kernel!r}")
@@ -259,7 +261,7 @@ def _describe_bounds(bounds: CheckedBounds) -> Any:
 
 
 def _kernel(description: dict[str, Any]) -> Kernel:
-    """The kernel that `_describe` described."""
+    """The kernel that `describe` described."""
     if "operation" in description:
         return Composite(description["operation"], tuple(_kernel(part) for part in description["parts"]))
     name = description["name"]
@@ -269,7 +271,7 @@ def _kernel(description: dict[str, Any]) -> Kernel:
     return kind(**description["values"]).with_bounds(**description.get("bounds", {}))
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """NumPy's numbers, which JSON does not have, as Python's."""
     if isinstance(value, np.generic):
         return value.item()

@@ -13,6 +13,7 @@ from nearexact.certificate import CERTIFIED_GAP, Certificate, Estimate
 from nearexact.gp.more_rows import Extended, Rows, extend
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.row_noise import noise_only
+from nearexact.gp.rows import LocalRows
 from nearexact.gp.safety import Repairs
 from nearexact.gp.stages import Stage, StageEnd
 from nearexact.noise_only import CHANCE_GAIN, LEAST_VARIANCE, gaussian_log_likelihood
@@ -39,7 +40,7 @@ def update(estimator: Regressor, new: Problem) -> None:
     reason = _why_anew(extended, values, [stage for stage in estimator.history_ if stage.ended != UPDATED][-1].n)
     estimator._posterior = persistence.contiguous(extended.posterior)
     if held is not None and everything is not None:
-        estimator._problem = replace(held, X=everything.X, y=everything.y, row_noise=everything.row_noise)
+        estimator._problem = replace(held, data=LocalRows(everything.X, everything.y, everything.row_noise))
     estimator.elbo_, estimator.upper_bound_ = extended.value, extended.bounds.upper
     estimator.inducing_points_ = estimator._scaling_X.undo(estimator._posterior.inducing_points.cpu().numpy())
     estimator.history_ = [*estimator.history_, _stage(estimator, extended, time.perf_counter() - started)]
@@ -62,7 +63,7 @@ def _constant(estimator: Regressor) -> float:
     """The log likelihood of the constant predictor; where the rows are gone, with all noise scaled by one factor."""
     posterior, problem = estimator._posterior, estimator._problem
     if problem is not None:
-        return noise_only(problem.y, problem.row_noise)
+        return problem.data.noise_only(LEAST_VARIANCE)
     if not isinstance(posterior, SparsePosterior):
         return noise_only(posterior.y, posterior.row_noise)
     assert posterior.sums is not None

@@ -11,7 +11,8 @@ import torch
 
 from nearexact.gp import ExactObjective
 from nearexact.gp.budget import Timer
-from nearexact.gp.search import MOST_STARTS, Search, nearest_rows, subset_order, subset_sizes
+from nearexact.gp.rows import LocalRows, nearest_rows
+from nearexact.gp.search import MOST_STARTS, Search, subset_order, subset_sizes
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
 from nearexact.kernels import SquaredExponential
 from tests.problems import KERNELS, many_inputs, standardised
@@ -29,7 +30,7 @@ def test_subsets_are_rows_without_repetition_and_hold_neighbours() -> None:
     random = np.random.default_rng(0)
     groups = random.normal(size=(500, 3))
     X = torch.tensor(np.repeat(groups, 4, axis=0) + 1e-3 * random.normal(size=(2000, 3)))
-    order = subset_order(X, 300, np.random.default_rng(1))
+    order = subset_order(LocalRows(X, X[:, 0]), 300, np.random.default_rng(1))
     assert len(set(order.tolist())) == len(order) == 300
     groups_with_several = 300 - len({row // 4 for row in order})
     random_rows = np.random.default_rng(2).permutation(2000)[:300]

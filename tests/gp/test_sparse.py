@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import Numerics, SparseObjective, linalg, memory, sgpr_objective
-from nearexact.gp import sparse as sparse_module
+from nearexact.gp import Numerics, SparseObjective, linalg, memory, sgpr_objective, sweeps
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, SquaredExponential
 from tests.gp import dense
 from tests.gp.helpers import GPyTorchSGPR
@@ -214,7 +213,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch, numerics: Numerics,
     value, gradient = one(one.theta0)
     monkeypatch.setattr(memory, "MOST_ELEMENTS", 300 * 150)
     monkeypatch.setattr(linalg, "GRAM_BLOCK", 37)
-    monkeypatch.setattr(sparse_module, "KEPT_ELEMENTS", 0)
+    monkeypatch.setattr(sweeps, "KEPT_ELEMENTS", 0)
     many = SparseObjective(kernel, NOISE, X, y, X[:150], bound=bound, numerics=numerics)
     assert (one.plan.rows, many.plan.rows) == (1000, 300)
     assert many(many.theta0)[0] == pytest.approx(value, rel=1e-12)

@@ -81,7 +81,7 @@ def test_the_gap_of_each_iteration_is_the_formula(kernel: Kernel, keeps_v: bool)
     """½ Σ log(1 + d_n/s) + ½ rᵀP⁻¹r with dense P and r = y − K̂v; and the certificate's is never above it."""
     X, y = regression(250)
     objective = sgpr_objective(kernel, NOISE, X, y, X[:4])
-    objective.plan = replace(objective.plan, keeps_v=keeps_v, rows=100)
+    objective.sweeps.plan = replace(objective.plan, keeps_v=keeps_v, rows=100)
     f = objective.factorise(kernel, NOISE, residuals=True)
     K = kernel(X)
     Q = dense.q_matrix(kernel, X, X[:4], f.jitter)

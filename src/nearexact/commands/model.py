@@ -14,6 +14,8 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nearexact.tables import Spelling
 
 EXTRA = "data"  # the optional dependencies that these commands need
@@ -30,7 +32,7 @@ def register(commands: Any) -> None:
 
 
 def _add_fit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", help="a CSV file, gzipped or not, or a Parquet file")
+    parser.add_argument("data", help="a CSV file, gzipped or not, or a Parquet file; with --dask a folder of these")
     parser.add_argument(
         "--target", required=True, help='the column to predict, or several as in "a,b"; all others are inputs'
     )
@@ -61,6 +63,14 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-categories", type=int, default=20, help="different values of a text column; default 20")
     parser.add_argument("--dates", choices=("day-first", "month-first"), help="how to read dates such as 01/02/2020")
     parser.add_argument("--seed", type=int, default=0, help="of the split and of ties; default 0")
+    parser.add_argument(
+        "--dask",
+        metavar="ADDRESS|local[:N]",
+        help="fit a folder of Parquet files, all columns numbers, on a Dask cluster or on N processes here",
+    )
+    parser.add_argument(
+        "--resume", metavar="FILE", help="with --dask: keep the state of the fit there, and go on from it"
+    )
     _add_spelling(parser)
     _finish(parser, _fit)
 
@@ -157,6 +167,10 @@ def _fit(options: argparse.Namespace) -> int:
     report = None if options.report is None else check_output(options.report)
     outputs = {"the model": output} if report is None else {"the model": output, "the report": report}
     check_apart(outputs, {"the data": options.data})
+    if options.dask is not None:
+        return _fit_folder(options, output)
+    if options.resume is not None:
+        raise ValueError("--resume is for --dask")
     if report is not None:
         tables.check_one_target(options.data, options.target, _spelling(options))
     say = _printer(options)
@@ -198,6 +212,36 @@ def _fit(options: argparse.Namespace) -> int:
     result = {**fitted.summary.to_json(), "model": str(output), "report": None if report is None else str(report)}
     files = [f"{'written':<18}{' and '.join(str(path) for path in (output, report) if path)}"]
     _result(options, result, [*summary_lines(result), *files])
+    return 0
+
+
+def _fit_folder(options: argparse.Namespace, output: Path) -> int:
+    """Fit on a cluster; what needs all rows in one place is not to be had there."""
+    from nearexact.tables.folders import fit_folder
+
+    options.extra = "data,dask"
+    for name in ("report", "noise_column", "weight_column", "dates"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} cannot be combined with --dask")
+    with redirect_stdout(sys.stderr):
+        model = fit_folder(
+            options.data,
+            options.target,
+            dask=options.dask,
+            kernel=options.kernel,
+            time_limit=options.time_limit,
+            memory_limit=options.memory_limit,
+            ignore=options.ignore,
+            seed=options.seed,
+            progress=not options.quiet,
+            resume=options.resume,
+        )
+    model.save(output)
+    from nearexact.model_header import read_header
+    from nearexact.tables.terminal import model_facts, model_lines
+
+    header = read_header(output)
+    _result(options, {**model_facts(header), "model": str(output)}, [*model_lines(header), f"{'written':<18}{output}"])
     return 0
 
 

@@ -29,13 +29,14 @@ class Factorisation:
     direct: bool  # whether G and b were computed without V
     merges: bool  # whether the second sweep may solve once instead of for each chunk
     n: int
-    y: Tensor  # targets, scaled where rows are  [N], or [N, T]
+    y: Tensor  # targets, scaled where rows are  [N], or [N, T]; empty where rows are elsewhere
     yy: float  # yᵀy, summed over the targets, as everything else that is one number
     G: Tensor  # V Vᵀ, V = L⁻¹ K_ZX  [M, M]
     b: Tensor  # V y  [M], or [M, T]
     trace: float  # tr(K_XX − Q_XX), NaN where it is negative beyond repair
     trace_repaired: bool
-    residuals: Tensor | None  # d_n = k(x_n, x_n) − q(x_n, x_n) where asked for, NaN if negative beyond repair  [N]
+    residuals: Tensor | None  # d_n = k(x_n, x_n) − q(x_n, x_n) of rows that are here, NaN where beyond repair  [N]
+    log_residuals: float | None  # Σ log(1 + d_n/s), where asked for
     repairs: Repairs
     numerics: Numerics
     # Where noise differs from row to row: V, y, trace and residuals are then those of scaled rows (row_noise.py).
@@ -89,7 +90,8 @@ class Factorisation:
     @cached_property
     def bounds(self) -> LikelihoodBounds:
         """What all of these say together."""
-        excesses = [self.trace / self.noise_variance, self._log_residuals if self.residuals is not None else math.nan]
+        log_residuals = math.nan if self.log_residuals is None else self._log_residuals
+        excesses = [self.trace / self.noise_variance, log_residuals]
         excess = min((excess for excess in excesses if math.isfinite(excess)), default=math.inf)
         least = self._least_quadratic if math.isfinite(self.trace) else -math.inf
         log_det = Interval(self.log_det, self.log_det + excess)
@@ -98,9 +100,8 @@ class Factorisation:
     @cached_property
     def _log_residuals(self) -> float:
         """Σ log(1 + d_n/s)."""
-        assert self.residuals is not None
-        logs = float((self.residuals / self.noise_variance).log1p_().sum())
-        return logs if self.earlier is None else logs + self.earlier.log_residuals
+        assert self.log_residuals is not None
+        return self.log_residuals if self.earlier is None else self.log_residuals + self.earlier.log_residuals
 
     @cached_property
     def _log_scales(self) -> float:
@@ -125,6 +126,6 @@ class Factorisation:
     def posterior(self) -> SparsePosterior:
         """The predictive distribution, independent of the data."""
         s, sums = self.noise_variance, None
-        if self.residuals is not None:
+        if self.log_residuals is not None:
             sums = RowSums(self.n, self.yy, self.trace, self._log_residuals, self._log_scales)
         return SparsePosterior(self.kernel, s, self.Z, self.L, self.L_B, self.w / s, self.repairs, sums)

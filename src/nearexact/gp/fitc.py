@@ -20,11 +20,12 @@ from nearexact.gp.linalg import add_gram, cholesky_log_det, congruence, mirror_l
 from nearexact.gp.memory import MemoryPlan, row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.rows import as_rows, local
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky
 from nearexact.kernels.base import Cross, Kernel, Tensors, add_to, with_diagonal
 from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray
-from nearexact.validation import as_matrix, as_training_data
+from nearexact.validation import as_matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,8 @@ class FitcObjective:
         memory_limit: int | float | str | None = None,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
-        self.X, self.y = as_training_data(X, y)
+        data = local(as_rows(X, y))
+        self.X, self.y = data.X, data.y
         if self.y.ndim != 1:
             raise ValueError(f"FITC is for one target, got y of shape {tuple(self.y.shape)}")
         self.Z = as_matrix(Z, "Z", self.X.device, columns=self.X.shape[1]).clone()

@@ -64,12 +64,7 @@ def select(
     """
     inputs = as_matrix(X, "X")
     n = len(inputs)
-    given = np.asarray(np.zeros(0, np.int64) if start is None else start)
-    if not isinstance(m, (int, np.integer)) or not 1 <= m <= n:
-        raise ValueError(f"m must be a whole number between 1 and the number of rows, {n}, got {m!r}")
-    whole = given.dtype.kind in "iu" and given.ndim == 1 and len(np.unique(given)) == len(given) <= m
-    if not whole or ((given < 0) | (given >= n)).any():
-        raise ValueError(f"start must be at most m={m} different row numbers below {n}, got {start!r}")
+    given = checked_start(n, m, start)
     order = np.random.default_rng(seed).permutation(n)
     kernel = as_kernel(kernel, inputs.shape[1])
     features = kernel.features(inputs[torch.from_numpy(order)], inputs.mean(0))
@@ -89,12 +84,65 @@ def select(
     return Selection(order[np.asarray(state.pivots, dtype=np.int64)], max(float(state.residual.max()), 0.0))
 
 
+def checked_start(n: int, m: int, start: npt.ArrayLike | None) -> IndexArray:
+    """The row numbers that m of n are to begin with; a ValueError if they are none, or if m is no such number."""
+    given = np.asarray(np.zeros(0, np.int64) if start is None else start)
+    if not isinstance(m, (int, np.integer)) or not 1 <= m <= n:
+        raise ValueError(f"m must be a whole number between 1 and the number of rows, {n}, got {m!r}")
+    whole = given.dtype.kind in "iu" and given.ndim == 1 and len(np.unique(given)) == len(given) <= m
+    if not whole or ((given < 0) | (given >= n)).any():
+        raise ValueError(f"start must be at most m={m} different row numbers below {n}, got {start!r}")
+    return given
+
+
 def selection_memory(kernel: Kernel, n: int, m: int, n_features: int) -> int:
     """Bytes that selecting m of n rows allocates at most, besides the data: the factor above all."""
     by_row = m + 2 * n_features + 4  # the factor, features of the permuted rows, residuals and the order
     block = min(n, ROWS_AT_ONCE) * min(m, BLOCK) * (3 + kernel.temporaries)
     candidates = min(n, CANDIDATES) * (min(n, CANDIDATES) * (2 + kernel.temporaries) + m)
     return 8 * (n * by_row + block + candidates)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where greedy steps among candidates end: see `greedy_steps`."""
+
+    most: int  # steps
+    least: float  # residual variance, up to which what is left is rounding noise
+    outside: float = -np.inf  # the largest residual variance of a row that is no candidate ...
+    first: int = 0  # ... and the position of the first row that has it
+
+
+def greedy_steps(
+    R: FloatArray, residual: FloatArray, positions: IndexArray, limits: Limits, *, in_order: bool
+) -> tuple[list[int], list[int], FloatArray]:
+    """Greedy steps among candidates, of residual covariance R [C, C] and residual variances [C], which are changed.
+
+    They end where a row outside might come next, unless all are to be taken `in_order`: where the best residual falls
+    below the largest outside, or equals it and does not come before the first row that has it. What comes back are the
+    candidates that were taken; those of them that add a column to the factor, since a given pivot may be a copy of an
+    earlier one; and the Cholesky factor of their residual covariance.
+    """
+    W: FloatArray = np.zeros((len(residual), limits.most))  # columns that the new pivots add to the factor
+    taken: list[int] = []
+    columns: list[int] = []
+    for step in range(limits.most):
+        best = step if in_order else int(residual.argmax())
+        exhausted = residual[best] <= limits.least
+        tied = residual[best] == limits.outside and positions[best] >= limits.first
+        beaten = residual[best] < limits.outside or tied
+        if not in_order and (exhausted or (taken and beaten)):
+            break
+        taken.append(best)
+        k = len(columns)
+        if not exhausted:
+            column = R[:, best] - W[:, :k] @ W[best, :k]
+            W[:, k] = column / np.sqrt(residual[best])
+            W[best, k] = np.sqrt(residual[best])
+            residual -= W[:, k] ** 2
+            columns.append(best)
+        residual[best] = -1.0
+    return taken, columns, np.tril(W[columns, : len(columns)])
 
 
 class _Residuals:
@@ -133,38 +181,16 @@ class _Residuals:
     def _steps(
         self, rows: Tensor, most: int, *, outside: float = -np.inf, first: int = 0, in_order: bool = False
     ) -> int:
-        """Greedy steps among `rows` alone, then the update of every residual; how many were taken.
-
-        They end where a row outside might come next, unless all are to be taken `in_order`: where the best residual
-        falls below the largest `outside`, or equals it and does not come before the `first` row that has it.
-        """
+        """Greedy steps among `rows` alone, then the update of every residual; how many were taken."""
         old = self.F[rows, : self.columns]  # [C, j]
         # Residual covariance of the candidates; the steps themselves are too small to gain from anything but NumPy.
         R = self.kernel.gram(self.features_X[rows]).addmm_(old, old.T, alpha=-1.0).cpu().numpy()  # [C, C]
         residual, positions = self.residual[rows].cpu().numpy().copy(), rows.cpu().numpy()
-        W: FloatArray = np.zeros((len(residual), most))  # columns that the new pivots add to the factor
-        taken: list[int] = []
-        columns: list[int] = []  # of `taken`, those that add a column: a given pivot may be a copy of an earlier one
-        for step in range(most):
-            best = step if in_order else int(residual.argmax())
-            exhausted = residual[best] <= self.least  # what is left is rounding noise
-            beaten = residual[best] < outside or (residual[best] == outside and positions[best] >= first)
-            if not in_order and (exhausted or (taken and beaten)):
-                break
-            taken.append(best)
-            k = len(columns)
-            if not exhausted:
-                column = R[:, best] - W[:, :k] @ W[best, :k]
-                W[:, k] = column / np.sqrt(residual[best])
-                W[best, k] = np.sqrt(residual[best])
-                residual -= W[:, k] ** 2
-                columns.append(best)
-            residual[best] = -1.0
+        limits = Limits(most, self.least, outside, first)
+        taken, columns, L = greedy_steps(R, residual, positions, limits, in_order=in_order)
         self.pivots += positions[taken].tolist()
         if columns:
-            self._update(
-                rows[columns], torch.from_numpy(np.tril(W[columns, : len(columns)])).to(self.features_X.device)
-            )
+            self._update(rows[columns], torch.from_numpy(L).to(self.features_X.device))
         self.residual[rows[taken]] = -1.0
         return len(taken)
 

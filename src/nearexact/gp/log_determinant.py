@@ -56,7 +56,9 @@ class Moments:
 
 
 def fits(objective: SparseObjective) -> bool:
-    """Whether there is memory for V and for another array of its size."""
+    """Whether all rows are here, and there is memory for V and for another array of its size."""
+    if not objective.data.here:
+        return False
     return objective.plan.keeps_v and objective.spare_memory >= 8 * len(objective.X) * len(objective.Z)
 
 

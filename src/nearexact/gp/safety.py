@@ -53,6 +53,11 @@ class Repairs:
     residuals_clamped: int = 0
     residuals_rejected: int = 0
 
+    def add_residuals(self, other: Repairs) -> None:
+        """Count what was done to residual variances elsewhere."""
+        self.residuals_clamped += other.residuals_clamped
+        self.residuals_rejected += other.residuals_rejected
+
     @staticmethod
     def sum(parts: Iterable[Repairs]) -> Repairs:
         """All of them together."""

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nearexact.evidence import Evidence
 from nearexact.gp.budget import Timer
@@ -29,7 +28,8 @@ from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
-from nearexact.gp.row_noise import RowNoise, check_noise, noise_of
+from nearexact.gp.row_noise import RowNoise, noise_of
+from nearexact.gp.rows import Rows, Taken, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.starts import (
     SMOOTH_NOISE,
@@ -42,7 +42,6 @@ from nearexact.gp.starts import (
 )
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray, IndexArray
-from nearexact.validation import as_training_data
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,6 @@ SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
 CURVATURE_ROWS = 1024  # that second derivatives are judged by, at most
 CURVATURE_SHARE = 0.1  # of the time limit, at most
 NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
-DISTANCES_AT_ONCE = 2**24
 NEIGHBOUR_WORK = 10**10  # multiplications that may be spent on finding neighbours: about a second
 
 _Start = tuple[FloatArray, FloatArray | None]  # θ, and the curvature there if it is known
@@ -114,20 +112,20 @@ class Search:
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
-        self.X, self.y = as_training_data(X, y)
-        self.row_noise = check_noise(row_noise, self.X)
-        self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
+        self.data = as_rows(X, y, row_noise)
+        self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
         self.numerics, self.on_round = numerics, on_round
         self.timer = Timer(time_limit, clock)
         self.rounds: list[Round] = []
-        self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.X)
-        self._random = np.random.default_rng(seed)
+        one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
+        self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, one_row)
+        self.random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
         self.start = None if start is None else self.layout.pack(self.layout.check(start[0]), start[1])
         self.candidates = [SubsetOptimum(self.theta0 if self.start is None else self.start, -math.inf)]
         self.sizes = [
             rows
-            for rows in subset_sizes(len(self.X), most_rows)
+            for rows in subset_sizes(self.data.n, most_rows)
             if memory is None or exact_memory(self.layout.kernel, rows) <= memory
         ]
         self._evaluation_seconds = 0.0  # of the last subset
@@ -136,8 +134,9 @@ class Search:
         self._waiting: list[tuple[FloatArray, float]] = []
 
     @cached_property
-    def _order(self) -> IndexArray:
-        return subset_order(self.X, self.sizes[-1], self._random)
+    def _subset(self) -> Taken:
+        """The rows of the largest subset, in the order in which the smaller ones are its beginnings."""
+        return self.data.take(subset_order(self.data, self.sizes[-1], self.random))
 
     def run(self) -> None:
         """Go through the subsets while there is time."""
@@ -155,8 +154,8 @@ class Search:
 
     def objective(self, rows: int) -> ExactObjective:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
-        chosen = torch.from_numpy(self._order[:rows]).to(self.X.device)
-        data, noise = (self.X[chosen], self.y[chosen]), noise_of(self.row_noise, chosen)
+        subset = self._subset
+        data, noise = (subset.X[:rows], subset.y[:rows]), noise_of(subset.row_noise, slice(rows))
         return ExactObjective(self.layout.kernel, START_NOISE, *data, row_noise=noise, numerics=self.numerics)
 
     def curvature(self, theta: FloatArray) -> FloatArray | None:
@@ -239,7 +238,7 @@ class Search:
         for number in range(2, MOST_STARTS):
             if number >= FEWEST_STARTS and self._agreeing >= ENOUGH_AGREEING:
                 break
-            yield random_start(self.layout, smooth, self._random), None
+            yield random_start(self.layout, smooth, self.random), None
         yield rough_start(self.layout, self.theta0, range(self.layout.n_inputs)), None
         yield from self._rough_in_one_input(FIRST_ROUGH)
         yield from self._second_chance(self.candidates[0].theta)
@@ -275,7 +274,7 @@ class Search:
     def _rough_in_one_input(self, most: int) -> Iterator[_Start]:
         inputs = self.layout.n_inputs
         if inputs > 1:
-            for d in self._random.permutation(inputs)[:most]:
+            for d in self.random.permutation(inputs)[:most]:
                 yield rough_start(self.layout, self.theta0, [int(d)]), None
 
     def _next_starts(self, rows_now: int) -> Iterator[_Start]:
@@ -355,18 +354,18 @@ def subset_sizes(n: int, most_rows: int) -> list[int]:
     return sizes
 
 
-def subset_order(X: Tensor, most: int, random: np.random.Generator) -> IndexArray:
+def subset_order(data: Rows, most: int, random: np.random.Generator) -> IndexArray:
     """An order of at most so many rows, of which each beginning is a subset: random, but every third row is the nearest
     neighbour of an earlier one.
 
     Which rows a likelihood is of may depend on their inputs in any way. Neighbours show noise and fine details, which a
     small random subset of many rows would not.
     """
-    order = random.permutation(len(X))
-    if most >= len(X):
+    order = random.permutation(data.n)
+    if most >= data.n:
         return order
-    pairs = min(most // NEIGHBOURS, NEIGHBOUR_WORK // X.numel())
-    neighbours = nearest_rows(X, order[:pairs]) if pairs else order[:0]
+    pairs = min(most // NEIGHBOURS, NEIGHBOUR_WORK // (data.n * data.inputs))
+    neighbours = data.nearest(order[:pairs]) if pairs else order[:0]
     mixed: list[int] = []
     rest = iter(order)
     taken: set[int] = set()
@@ -383,13 +382,3 @@ def subset_order(X: Tensor, most: int, random: np.random.Generator) -> IndexArra
         if len(mixed) >= most:
             break
     return np.array(mixed[:most], dtype=np.int64)
-
-
-def nearest_rows(X: Tensor, rows: IndexArray) -> IndexArray:
-    """The nearest other row of each of these rows."""
-    nearest = []
-    for part in torch.split(torch.from_numpy(rows), max(DISTANCES_AT_ONCE // len(X), 1)):
-        distances = torch.cdist(X[part], X)
-        distances[torch.arange(len(part)), part] = math.inf
-        nearest.append(distances.argmin(1))
-    return torch.cat(nearest).cpu().numpy()

@@ -29,11 +29,11 @@ from nearexact.gp.candidates import Candidate, Model, Result, Tally, complete
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.flops import feature_count, selection_flops, sparse_flops, sparse_gradient_flops
-from nearexact.gp.inducing import select
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
-from nearexact.gp.row_noise import RowNoise, check_noise, noise_only
+from nearexact.gp.row_noise import RowNoise, noise_only
+from nearexact.gp.rows import LocalRows, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.schedule import SCHEDULE, checked_schedule, ends_early, inducing_schedule
 from nearexact.gp.search import Round, Search
@@ -44,7 +44,6 @@ from nearexact.kernels.base import Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
 from nearexact.noise_only import explains_nothing
 from nearexact.typing import FloatArray, IndexArray, MemoryLimit
-from nearexact.validation import as_training_data
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +61,7 @@ TRIAL_SHARE, FEWEST_TRIAL_ROWS = 0.02, 64
 class Training:
     """One training run. `run` does it; after an exception in it, Ctrl-C for example, the best model is still there.
 
+    X and y are arrays, or X is `Rows` that have their targets, here or elsewhere.
     `bound` is what is maximised: "elbo", or "tight" for the tighter collapsed bound, with the same predictions at the
     same θ. `inducing` is a list of M to go through in the place of the usual schedule, up to N; every one of them is
     done, also where further points are copies. `time_limit` (seconds) and `memory_limit` bound the run, `search_limit`
@@ -104,27 +104,32 @@ class Training:
             raise ValueError(f"max_inducing must be a whole number from 1 to {SCHEDULE[-1]}, got {max_inducing!r}")
         if row_noise is not None and objective is not SparseObjective:
             raise ValueError(f"only SparseObjective takes noise that differs from row to row, got {objective.__name__}")
-        self.X, self.y = as_training_data(X, y)
-        self.row_noise = check_noise(row_noise, self.X)
+        self.data = as_rows(X, y, row_noise)
         self.numerics = numerics
-        self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
+        self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
         self.procedure = procedure
-        n, self.n_features = len(self.X), feature_count(self.layout.kernel, self.X)
-        memory = memory_budget(memory_limit, self.X.device)
-        self.budget = Budget(self.layout.kernel, n, self.n_features, memory=memory, time_limit=time_limit, clock=clock)
+        n, one_row = self.data.n, torch.zeros(1, self.data.inputs, dtype=torch.float64)
+        self.n_features = feature_count(self.layout.kernel, one_row)
+        memory = memory_budget(memory_limit, self.data.device)
+        self.budget = Budget(
+            self.layout.kernel, self.data.here, self.n_features, memory=memory, time_limit=time_limit, clock=clock
+        )
         to_all = procedure == "robust"  # the paper's ends at 0.8 N
         self.given_schedule = inducing is not None
         self.schedule = (
             inducing_schedule(n, max_inducing, to_all=to_all) if inducing is None else checked_schedule(inducing, n)
         )
         self.capped = inducing is None and ends_early(n, max_inducing, to_all=to_all)
-        self.noise_only = noise_only(self.y, self.row_noise, numerics.floor)
+        self.noise_only = self.data.noise_only(numerics.floor)
         self.history: list[Stage] = []
         self.flops = 0.0
         self.on_step, self.on_stage = on_step, on_stage
+        self.after_stage: Callable[[], None] = lambda: None  # called after each M but the last
+        self.seed = seed
+        self._earlier = 0.0  # seconds of training that this one goes on from
         self._make_objective = partial(SparseObjective, bound=bound) if self.tight else objective
-        self._random = np.random.default_rng(seed)
+        self.random = np.random.default_rng(seed)
         self._stage = Tally(self.schedule[0], clock())
         if not self.budget.fits(self.schedule[0]):
             needed = self.budget.memory_of(self.schedule[0])
@@ -136,19 +141,18 @@ class Training:
         if procedure == "robust" and objective is SparseObjective:
             self.search = Search(
                 kernel,
-                self.X,
-                self.y,
+                self.data,
+                None,
                 time_limit=SEARCH_SHARE * time_limit if search_limit is None else search_limit,
                 memory=memory,
                 start=start,
-                row_noise=self.row_noise,
                 seed=seed,
                 on_round=on_round,
                 clock=clock,
                 numerics=numerics,
             )
         # Something to return whatever happens: any points, with the θ to start from.
-        rows = self._random.permutation(n)[: self.schedule[0]]
+        rows = self.random.permutation(n)[: self.schedule[0]]
         theta = self.theta0 if self.search is None else self.search.candidates[0].theta
         self.best = Candidate(rows, theta, -math.inf)
 
@@ -159,18 +163,29 @@ class Training:
     def run(self) -> None:
         """Go through the schedule: the outer loop of Algorithm 1."""
         end: str | None = None
-        if self.X.numel() >= LARGE_DATA and math.isfinite(self.budget.time_limit):
+        # On a cluster a few rows tell nothing about the time that all of them take.
+        if self.data.here * self.data.inputs >= LARGE_DATA and math.isfinite(self.budget.time_limit):
             self._predict_first_costs()
-        if self.search is not None and self.budget.left() > self.budget.least_seconds(self.schedule[0]):
+        begins = not self.history
+        if begins and self.search is not None and self.budget.left() > self.budget.least_seconds(self.schedule[0]):
             self.search.run()
             self.flops += self.search.flops
         for m in self.schedule:
+            if self.history and m <= self.history[-1].scheduled_m:  # by the training that this one goes on from
+                continue
             end = self._limit_before(m) or self._run_stage(m)
             if end is not None:
                 break
+            self.after_stage()
         if not self.history:
             raise NumericalError("no number of inducing points could be computed; the log has the reasons")
         self._close(end or (TrainingEnd.MAX_INDUCING if self.capped else TrainingEnd.SCHEDULE))
+
+    def go_on(self, best: Candidate, history: list[Stage]) -> None:
+        """Go on from the best model and the stages of an earlier training, with its search and random numbers."""
+        self.history, self._earlier = history, history[-1].elapsed
+        self._stage = Tally(history[-1].scheduled_m, self.budget.clock())
+        self.best = self._with_model(best)
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`: what was under way counts if it is the best so far."""
@@ -313,7 +328,7 @@ class Training:
 
     def _optimise(self, objective: SparseObjective | FitcObjective, rows: IndexArray, theta: FloatArray) -> FloatArray:
         """The best θ that L-BFGS finds for these points."""
-        n, m, features = len(self.X), len(rows), self.n_features
+        n, m, features = self.data.n, len(rows), self.n_features
         self.budget.require(self.budget.evaluation_seconds(m) + self.budget.sweep.predicted(m))
 
         def evaluate(at: FloatArray) -> tuple[float, FloatArray]:
@@ -356,7 +371,7 @@ class Training:
                 value = factors.log_likelihood
             model = Model(factors.posterior(), factors.bounds, factors.jitter)
         self._stage.evaluations += 1
-        self.flops += sparse_flops(len(self.X), len(rows), self.n_features)
+        self.flops += sparse_flops(self.data.n, len(rows), self.n_features)
         candidate = Candidate(rows, theta, value if math.isfinite(value) else -math.inf, model)
         self._offer(candidate)
         return candidate
@@ -365,15 +380,15 @@ class Training:
         if self.history or self.budget.selection.is_measured:
             self.budget.require(self.budget.least_seconds(m))
         kernel, _ = self.layout.unpack(theta)
-        seed = int(self._random.integers(2**63))
+        seed = int(self.random.integers(2**63))
         with self.budget.measuring(self.budget.selection, m):
-            rows = select(
-                kernel, self.X, m, seed=seed, start=start, between_blocks=self.budget.check, numerics=self.numerics
+            rows = self.data.select(
+                kernel, m, seed=seed, start=start, between_blocks=self.budget.check, numerics=self.numerics
             ).indices
-        self.flops += selection_flops(len(self.X), len(rows), self.n_features)
+        self.flops += selection_flops(self.data.n, len(rows), self.n_features)
         self._stage.exhausted &= len(rows) < m
         if self.procedure == "paper" and len(rows) < m:  # what is left is rounding noise: any rows are as good
-            others = np.setdiff1d(np.arange(len(self.X)), rows)
+            others = np.setdiff1d(np.arange(self.data.n), rows)
             rows = np.concatenate([rows, np.random.default_rng(seed).permutation(others)[: m - len(rows)]])
         return rows
 
@@ -381,37 +396,31 @@ class Training:
         objective = self._make_objective(
             self.layout.kernel,
             START_NOISE,
-            self.X,
-            self.y,
-            self.X[torch.from_numpy(rows)],
+            self.data,
+            None,
+            self.data.take(rows).X,
             memory_limit=self.budget.memory_of_sweep(len(rows)),
             numerics=self.numerics,
-            **self._noise_option(slice(None)),
         )
         self._stage.repairs.append(objective.repairs)
         return objective
 
-    def _noise_option(self, rows: torch.Tensor | slice) -> dict[str, Any]:
-        """What an objective is told about the noise of these rows, if there is anything to tell."""
-        return {} if self.row_noise is None else {"row_noise": self.row_noise.of(rows)}
-
     def _predict_first_costs(self) -> None:
         """Take the first steps with a small part of the rows: with all of them they take as much longer."""
-        m, n = self.schedule[0], len(self.X)
-        sample = torch.from_numpy(np.random.default_rng(0).choice(n, max(int(TRIAL_SHARE * n), FEWEST_TRIAL_ROWS)))
-        X, y = self.X[sample], self.y[sample]
+        m, n = self.schedule[0], self.data.n
+        sample = np.random.default_rng(0).choice(n, max(int(TRIAL_SHARE * n), FEWEST_TRIAL_ROWS))
+        data = LocalRows(*self.data.take(sample))
         for _ in range(2):  # the first time takes longer
             started = self.seconds()
-            rows = select(self.layout.kernel, X, m, seed=0).indices
+            rows = data.select(self.layout.kernel, m, seed=0).indices
             selected = self.seconds()
-            Z, noise = X[torch.from_numpy(rows)], self._noise_option(sample)
-            objective = self._make_objective(self.layout.kernel, START_NOISE, X, y, Z, **noise)
+            objective = self._make_objective(self.layout.kernel, START_NOISE, data, None, data.take(rows).X)
             objective.factorise(self.layout.kernel, START_NOISE)
         self.budget.selection.measured(m, (selected - started) * n / len(sample))
         self.budget.sweep.measured(m, (self.seconds() - selected) * n / len(sample))
 
     def _explains_nothing(self, candidate: Candidate) -> bool:
-        return explains_nothing(candidate.objective, self.noise_only, len(self.X), self.layout.kernel.size)
+        return explains_nothing(candidate.objective, self.noise_only, self.data.n, self.layout.kernel.size)
 
     def _cold_seconds(self, m: int) -> float:
         """What an M may take from the first θ, if it takes as many evaluations as the one before."""
@@ -452,7 +461,7 @@ class Training:
         model, tally = candidate.model, self._stage
         assert model is not None
         stage = Stage(
-            n=len(self.X),
+            n=self.data.n,
             scheduled_m=tally.scheduled_m,
             m=len(candidate.rows),
             objective=candidate.objective,
@@ -461,7 +470,7 @@ class Training:
             kernel=model.posterior.kernel,
             noise_variance=model.posterior.noise_variance,
             seconds=self.budget.clock() - tally.started,
-            elapsed=self.seconds(),
+            elapsed=self._earlier + self.seconds(),
             evaluations=tally.evaluations,
             reselections=tally.reselections,
             restarts=tally.restarts,

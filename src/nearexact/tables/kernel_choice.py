@@ -22,6 +22,7 @@ from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.row_noise import noise_of
+from nearexact.gp.rows import LocalRows
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import subset_order
 from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, Start, rough_start, with_less_influence
@@ -220,7 +221,7 @@ class _Contest:
             (as_kernel(kernel, X.shape[1]) for kernel in self.kernels.values()), key=partial(exact_memory, n=1)
         )
         self.sizes = [rows for rows in subset_sizes(len(y)) if exact_memory(largest, rows) <= memory]
-        self.order = subset_order(torch.from_numpy(X), self.sizes[-1], random) if self.sizes else np.arange(0)
+        self.order = subset_order(LocalRows(X, y), self.sizes[-1], random) if self.sizes else np.arange(0)
         self.X, self.y = X[self.order], y[self.order]
         everything = None if noise is None else noise.standardised(scaling_y, torch.device("cpu"))
         self.row_noise = noise_of(everything, torch.from_numpy(self.order))

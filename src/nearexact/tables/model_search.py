@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
@@ -213,7 +214,7 @@ class ModelSearch:
             self._best, self._best_so_far = optimum, (trial.rows, trial.score)
 
 
-def _fitted(model: GPRegressor, X: object, y: FloatArray, start: Start | None, noise: Mapping[str, FloatArray]) -> bool:
+def _fitted(model: GPRegressor, X: object, y: FloatArray, start: Start | None, noise: Mapping[str, Any]) -> bool:
     """Fit the model; whether that came to its end. Without a model the interruption is passed on."""
     try:
         with warnings.catch_warnings():

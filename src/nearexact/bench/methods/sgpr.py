@@ -158,11 +158,11 @@ def figures_of(evidence: Evidence | None) -> dict[str, Any]:
 
 def reason_to_end(training: Training, evidence: Evidence | None) -> str | None:
     """Why an estimator would end here, if it would."""
-    bounds, y = training.likelihood_bounds(), training.y
-    verdict = verdict_on(bounds, training.history, training.bounds()[0], y, evidence, is_exact=False)
+    bounds, constant = training.likelihood_bounds(), training.noise_only
+    verdict = verdict_on(bounds, training.history, training.bounds()[0], constant, evidence, is_exact=False)
     if verdict in NEAR_EXACT or (verdict == "no better than noise" and training.searched_in_vain()):
         return verdict
-    return None if y.any() else "constant target"
+    return None if training.data.has_signal else "constant target"
 
 
 class Predictor:

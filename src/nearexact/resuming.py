@@ -1,0 +1,108 @@
+"""Training that goes on after a break: its state in a file, after each number of inducing points.
+
+The file is JSON, and replaced only once the new one is complete. A fit that goes on gives the digits that it would have
+given without the break, unless a time limit cuts it elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nearexact.files import check_output, write_text
+from nearexact.gp.candidates import Candidate
+from nearexact.gp.search import Round, SubsetOptimum
+from nearexact.gp.training import Training
+from nearexact.persistence import describe, describe_stage, described_stage, plain_number
+
+if TYPE_CHECKING:
+    from nearexact.base_estimator import Problem, Regressor
+
+FORMAT = "state of a training"
+LIMITS = ("time_limit", "memory_limit", "device", "progress", "random_state")  # parameters that may differ
+SAME = 1e-9  # relative difference between the scalings of the same data, summed in another order
+
+
+def keep_state(estimator: Regressor, training: Any, problem: Problem, path: str | os.PathLike[str]) -> None:
+    """Let the training write its state to a file, and go on from what is there already."""
+    if not isinstance(training, Training):
+        raise ValueError("resume is for sparse GPs: take SGPRegressor, or method='sparse'")
+    path = check_output(path)
+    identity = _identity(estimator, problem)
+    if path.exists():
+        _restore(training, _read(path, identity), path)
+
+    def write() -> None:
+        write_text(path, json.dumps({"format": FORMAT, **identity, **_state(training)}, default=plain_number))
+
+    training.after_stage = write
+
+
+def _identity(estimator: Regressor, problem: Problem) -> dict[str, Any]:
+    """What must be the same for a fit to go on."""
+    settings = {name: value for name, value in estimator.get_params(deep=False).items() if name not in LIMITS}
+    kernel = settings["kernel"]
+    settings["kernel"] = kernel if kernel is None or isinstance(kernel, str) else describe(kernel)
+    scalings = [np.ravel(part).tolist() for s in (problem.scaling_X, problem.scaling_y) for part in (s.shift, s.scale)]
+    return {"estimator": type(estimator).__name__, "settings": settings, "rows": problem.data.n, "scalings": scalings}
+
+
+def _state(training: Training) -> dict[str, Any]:
+    best, search = training.best, training.search
+    found: dict[str, Any] = (
+        {}
+        if search is None
+        else {
+            "candidates": [[c.theta.tolist(), c.likelihood] for c in search.candidates],
+            "rounds": [asdict(r) for r in search.rounds],
+        }
+    )
+    return {
+        "seed": training.seed,
+        "random": training.random.bit_generator.state,
+        "best": [best.rows.tolist(), best.theta.tolist(), best.objective],
+        "search": found,
+        "history": [describe_stage(stage) for stage in training.history],
+    }
+
+
+def _read(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """The state in a file; a ValueError if it is none, or that of another fit."""
+    try:
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if state["format"] != FORMAT:
+            raise ValueError(f"its format is {state['format']!r}")
+        noted = {name: state[name] for name in identity}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(path)!r} does not hold the state of a training: {error}") from error
+    for name in ("estimator", "settings", "rows"):
+        if noted[name] != json.loads(json.dumps(identity[name], default=plain_number)):
+            raise ValueError(
+                f"{str(path)!r} is the state of another fit, whose {name} are {noted[name]!r}, not {identity[name]!r}"
+            )
+    pairs = zip(noted["scalings"], identity["scalings"], strict=True)
+    if not all(len(old) == len(new) and np.allclose(old, new, rtol=SAME, atol=SAME) for old, new in pairs):
+        raise ValueError(f"{str(path)!r} is the state of a fit to other data: their means or deviations differ")
+    return state
+
+
+def _restore(training: Training, state: dict[str, Any], path: Path) -> None:
+    try:
+        rows, theta, objective = state["best"]
+        best = Candidate(np.array(rows, dtype=np.int64), np.array(theta), float(objective))
+        history = [described_stage(fields) for fields in state["history"]]
+        search = training.search
+        if search is not None:
+            found = state["search"]
+            search.candidates = [SubsetOptimum(np.array(at), float(value)) for at, value in found["candidates"]]
+            search.rounds = [Round(**{**r, "likelihoods": tuple(r["likelihoods"])}) for r in found["rounds"]]
+            search.random = np.random.default_rng(state["seed"])  # from which the subset is drawn
+        training.random.bit_generator.state = state["random"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(path)!r} does not hold the state of a training: {error}") from error
+    training.go_on(best, history)

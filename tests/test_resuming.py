@@ -1,0 +1,59 @@
+"""A fit that goes on from a file gives what it would have given without the break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nearexact import GPRegressor, SGPRegressor
+from nearexact.gp.sparse import SparseObjective
+from nearexact.kernels import Matern32
+from tests.problems import regression
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+X, Y = regression(300)
+
+
+def model(**options: Any) -> SGPRegressor:
+    return SGPRegressor(Matern32(), time_limit=None, **{"max_inducing": 40, **options})
+
+
+def test_a_fit_goes_on_to_the_same_digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = model(random_state=3).fit(X, Y)
+    last = whole.history_[-1]
+    assert len(whole.history_) > 1
+    before_last = sum(stage.evaluations for stage in whole.history_[:-1])
+    state, factorise, calls = tmp_path / "state.json", SparseObjective.factorise, []
+
+    def fragile(self: SparseObjective, *arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) > before_last + last.evaluations // 2:
+            raise ConnectionError("gone")
+        return factorise(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SparseObjective, "factorise", fragile)
+        with pytest.raises(ConnectionError):
+            model(random_state=3).fit(X, Y, resume=state)
+    resumed = model().fit(X, Y, resume=state)  # which has the random numbers of the first, too
+    assert resumed.elbo_ == whole.elbo_
+    assert (resumed.inducing_points_ == whole.inducing_points_).all()
+    assert [stage.m for stage in resumed.history_] == [stage.m for stage in whole.history_]
+    assert resumed.certificate_.evidence == whole.certificate_.evidence
+    assert resumed.history_[-1].elapsed > resumed.history_[-2].elapsed
+
+    for other, data, words in (
+        (model(max_inducing=50), (X, Y), "settings"),
+        (model(), (X[:-1], Y[:-1]), "rows"),
+        (model(), (X, Y + np.arange(300)), "other data"),
+        (GPRegressor(Matern32(), method="cholesky"), (X, Y), "resume is for sparse GPs"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            other.fit(*data, resume=state)
+    state.write_text("{}")
+    with pytest.raises(ValueError, match="does not hold the state"):
+        model().fit(X, Y, resume=state)
