@@ -229,7 +229,7 @@ class FakeClock:
 
         monkeypatch.setattr(SparseObjective, "factorise", slow_factorise)
         monkeypatch.setattr(SparseObjective, "value_and_gradient", slow_gradient)
-        monkeypatch.setattr("nearexact.gp.training.select", self.slow_select)
+        monkeypatch.setattr("nearexact.gp.rows.select", self.slow_select)
 
     def slow_select(self, kernel: object, X: object, m: int, **options: object) -> object:
         self.now += m**2 / 2
