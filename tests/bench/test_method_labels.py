@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from nearexact.bench import method_labels
 
-VALUES = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
-NAMES = st.from_regex(r"[a-z][\w./:-]*", fullmatch=True)
-OPTIONS = st.dictionaries(st.from_regex(r"[a-z]\w*", fullmatch=True), VALUES, max_size=4)
+TEXTS = st.text('ab1.,{}="\\ \n\té-+e', max_size=10)  # with all that has a meaning in labels
+VALUES = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), TEXTS)
+NAMES = st.text("az_09./:-", min_size=1, max_size=10)
+OPTIONS = st.dictionaries(st.text("az_09", min_size=1, max_size=5), VALUES, max_size=4)
 
 
 @given(NAMES, OPTIONS)

@@ -28,7 +28,7 @@ def surroundings(spec: RunSpec) -> dict[str, Any]:
     git = _git_state([Path(__file__)])
     return {
         "versions": versions(),
-        "distributions": {part.metadata["Name"]: part.version for part in distributions()},
+        "distributions": dict(sorted((part.metadata["Name"], part.version) for part in distributions())),
         "hardware": {
             "machine": platform.machine(),
             "system": f"{platform.system()} {platform.release()}",
