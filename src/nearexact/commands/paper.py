@@ -94,9 +94,8 @@ def _svgp(options: argparse.Namespace) -> int:
     from nearexact.bench.running.terminal import sweep_display
     from nearexact.limits import parse_seconds
 
-    given = {
-        name: getattr(options, name) for name in ("dataset", "steps", "inducing", "seed", "reference_seeds", "threads")
-    }
+    names = ("dataset", "steps", "inducing", "seed", "reference_seeds", "threads")
+    given = {name: getattr(options, name) for name in names}
     fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if options.budget is not None:
         fields["budget_seconds"] = parse_seconds(options.budget)

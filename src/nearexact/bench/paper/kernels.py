@@ -52,7 +52,8 @@ class KernelStudy(SweepStudy):
         """By data set, the points that each kernel took."""
         lines = super().findings()
         for name, rows in self.table.groupby("dataset", sort=False):
-            taken = (f"{row.kernel} {_taken(row)}" for row in rows.itertuples())
+            taken = [f"{row.kernel} {_taken(row)}" for row in rows.itertuples()]
+            taken += [f"{kernel} no M done" for kernel in KERNELS if kernel not in set(rows["kernel"])]
             lines.append(f"{name}: M at which the bounds meet to {CERTIFIED_GAP:g} nats per point: {', '.join(taken)}")
         return lines
 
