@@ -31,7 +31,7 @@ NEW = np.random.default_rng(5).normal(size=(500, 3)) * 2.0
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "model.nx"
-    SGPRegressor(random_state=0, max_inducing=60).fit(X, Y).save(path)
+    SGPRegressor(random_state=0, max_inducing=20).fit(X, Y).save(path)
     return path
 
 
