@@ -95,7 +95,7 @@ def test_ctrl_c_at_awkward_moments(estimator: type[SGPRegressor], place: str, mo
         return interrupted
 
     if place == "selection":
-        monkeypatch.setattr("nearexact.gp.training.select", once(select))
+        monkeypatch.setattr("nearexact.gp.rows.select", once(select))
     else:  # after training, while the model is put together
         training = Training if estimator is SGPRegressor else ExactTraining
         monkeypatch.setattr(training, place, once(getattr(training, place)))
