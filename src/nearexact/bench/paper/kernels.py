@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from nearexact import files
 from nearexact.bench import datasets, method_labels
@@ -30,7 +31,7 @@ SMALL = ("conformance", "diabetes", "heteroscedastic", "step")
 SCALES: Mapping[str, Mapping[str, Any]] = {
     "full": {"datasets": LARGE, "seeds": range(3), "budget_seconds": 2 * 3600.0, "max_inducing": 10_000},
     "laptop": {"datasets": LARGE, "seeds": (0,), "budget_seconds": 600.0, "max_inducing": 2000},
-    "smoke": {"datasets": SMALL, "seeds": (0,), "budget_seconds": 10.0, "max_inducing": 500},
+    "smoke": {"datasets": SMALL, "seeds": (0,), "budget_seconds": 20.0, "max_inducing": 500},
 }
 
 
@@ -95,15 +96,16 @@ class KernelStudy(SweepStudy):
         for axes, name in zip(panels, names, strict=True):
             self._draw(axes, name)
         panels[0].set_ylabel("gap between bounds (nats per point)")
-        panels[0].legend(fontsize="small")
+        handles = [Line2D([], [], color=c, marker=".", label=name) for c, name in zip(COLOURS, KERNELS, strict=True)]
+        figure.legend(handles=handles, fontsize="small", loc="outside right center")
         return figure
 
     def _draw(self, axes: Axes, dataset: str) -> None:
         stages = self.stages[self.stages["dataset"] == dataset]
         for colour, kernel in zip(COLOURS, KERNELS, strict=True):
-            for number, (_, run) in enumerate(stages[stages["kernel"] == kernel].groupby("seed")):
+            for _, run in stages[stages["kernel"] == kernel].groupby("seed"):
                 gaps = run["gap_per_point"].clip(lower=CERTIFIED_GAP / 100.0)  # below, it is nothing but rounding
-                axes.plot(run["m"], gaps, ".-", color=colour, label=kernel if number == 0 else None)
+                axes.plot(run["m"], gaps, ".-", color=colour)
         axes.axhline(CERTIFIED_GAP, color="#8A8A8A", linestyle="--", linewidth=0.9)
         axes.set(title=dataset, xlabel="M", xscale="log", yscale="log")
 

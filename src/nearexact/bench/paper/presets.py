@@ -88,7 +88,7 @@ PRESETS = {
             {
                 "full": "elevators, kin8nm, naval, power; 3 splits, 2 hours a run, M to 10,000",
                 "laptop": "the same with 1 split, 10 minutes a run, M to 2000",
-                "smoke": "small data sets, 1 split, 10 seconds a run",
+                "smoke": "small data sets, 1 split, 20 seconds a run",
             },
         ),
     )
