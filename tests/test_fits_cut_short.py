@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from nearexact import GPRegressor, SGPRegressor
 from nearexact.gp import ExactObjective, ExactTraining, SparseObjective, Training
 from nearexact.gp.inducing import select
+from nearexact.kernels import SquaredExponential
 
 ESTIMATORS = [SGPRegressor, GPRegressor]
 
@@ -40,6 +41,16 @@ def test_a_fit_that_is_cut_short_says_what_is_missing(limits: dict[str, object],
     assert caught[0].filename == __file__
     assert np.isfinite(model.predict(X)).all()
     assert model.certificate_.verdict in ("not reached", "no better than noise")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_model_that_has_hardly_begun_is_not_called_noise() -> None:
+    """From a start with little noise the bound of a few points is far below that of the constant predictor."""
+    X, y = rough(500)
+    start = SquaredExponential([0.3, 0.3]), 1e-3
+    model = SGPRegressor(random_state=0, time_limit=1e-3).fit(X, y, start=start)
+    assert model.certificate_.lower < -0.5 * len(y) * (np.log(2.0 * np.pi) + 1.0)
+    assert model.certificate_.verdict == "not reached"
 
 
 def test_exact_gp_says_when_time_or_memory_is_short() -> None:

@@ -50,14 +50,14 @@ from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.rows import LocalRows, Rows, local
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.search import Round
-from nearexact.gp.stages import Stage, TrainingEnd
+from nearexact.gp.stages import Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
 from nearexact.kernels.parameter_bounds import checked_bounds
 from nearexact.known_noise import KnownNoise
 from nearexact.limits import parse_bytes, parse_seconds, written
-from nearexact.noise_only import LEAST_VARIANCE
+from nearexact.noise_only import LEAST_VARIANCE, explains_nothing
 from nearexact.notebook import estimator_html
 from nearexact.onnx_export import save_onnx
 from nearexact.progress import Display, ShownTime, progress_display
@@ -698,6 +698,9 @@ def verdict_on(
     n, parameters = bounds.n, history[-1].kernel.size if history else None
     steps = [stage.objective for stage in history if stage.complete and stage.n == n]
     verdict = judge(bounds.lower, bounds.upper, steps, constant, n, elbo=objective, parameters=parameters)
+    cut_short = bool(history) and history[-1].end in (StageEnd.TIME_LIMIT, StageEnd.INTERRUPTED)
+    if verdict == "no better than noise" and cut_short and not explains_nothing(bounds.upper, constant, n, parameters):
+        return "not reached"  # the bound is low because the training has hardly begun
     verdict = confirm(verdict, bounds.lower, n, evidence)
     return "exact" if verdict == "certified" and is_exact else verdict
 
