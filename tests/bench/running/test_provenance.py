@@ -261,7 +261,8 @@ def test_folders_are_merged_and_reported_together(tmp_path: Path, capsys: pytest
         assert printed.out == f"{added} runs added: {both}\n"
         assert printed.err.splitlines() == [
             "nearexact: timings come from different hardware: slide rule, 2 cores (2 runs), abacus (1 run)",
-            "nearexact: timings of 2 of 3 runs were taken while other runs were under way (--jobs)",
+            "nearexact: timings of 2 of 3 runs were taken while other runs were under way on the machine"
+            " (--jobs, or several workers of a cluster)",
         ]
     assert (contents(one), contents(other)) == before
     frame = bench.load(both)
