@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from distributed import Queue, Worker, get_worker
+from distributed import Queue, Status, Worker, get_worker
 from filelock import FileLock, Timeout
 
 from nearexact.bench import store
 from nearexact.bench.json_values import as_json_value, bounded
 from nearexact.bench.running.watcher import LOOK_AGAIN_SECONDS, carry_out
-from nearexact.bench.store import RunFolder, RunSpec
+from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.typing import FloatArray
 
 LOCK = "nearexact.lock"
+ENDED = (Status.closing, Status.closed, Status.failed)  # of a worker
 
 
 class Teller:
@@ -80,6 +81,8 @@ def run_on_worker(spec: RunSpec, queue_name: str) -> None:
             tell = Teller(queue)
             folder = ToldFolder(Path(path), tell)
             end = carry_out(spec, folder, is_unwanted, lambda _: folder.tell_log())
+            if end.status == RunStatus.INTERRUPTED:  # nobody listens
+                return
             folder.tell_log()
             tell("end", {"status": end.status, "reason": bounded(end.reason), "details": bounded(end.details)})
     finally:
@@ -87,15 +90,15 @@ def run_on_worker(spec: RunSpec, queue_name: str) -> None:
 
 
 def _unwanted(worker: Worker) -> Callable[[], bool]:
-    """Whether the present task was cancelled, by its client or because that is gone.
+    """Whether the present task was cancelled, by its client or because that is gone, or the worker is closed.
 
-    Dask does not interrupt a task that runs, and has no public name for this state.
+    Dask does not interrupt a task that runs, and has no public name for its state.
     """
     tasks, key = worker.state.tasks, worker.get_current_task()
 
     def is_unwanted() -> bool:
         task = tasks.get(key)
-        return task is None or task.state != "executing"
+        return task is None or task.state != "executing" or worker.status in ENDED
 
     return is_unwanted
 

@@ -17,7 +17,7 @@ from nearexact.bench.running.cluster_worker import run_on_worker
 from nearexact.bench.running.watcher import INTERRUPTED, End, Event
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 
-LISTEN_SECONDS = 0.5  # at a time, to each run
+LISTEN_SECONDS = 0.3  # between two looks at what a run has told
 LOOK_SECONDS = 1.0  # between two looks at which workers there are
 
 
@@ -41,8 +41,6 @@ def reaching(client: Client) -> Iterator[None]:
     """Raise a ConnectionError that says what to do if the scheduler cannot be reached."""
     try:
         yield
-    except TimeoutError:  # for which a caller has asked
-        raise
     except OSError as error:
         address = client.scheduler.address
         raise ConnectionError(
@@ -92,16 +90,16 @@ class RemoteRun:
     ) -> End:
         while not stopped():
             lost = self._loss(task)  # before the last messages are read
-            for message in self._next(messages, 0.0 if lost else LISTEN_SECONDS):
+            for message in self._told(messages):
                 if not listener.expects(message):
                     return self._without_worker(f"the worker {self.address} was lost, and came back")
                 end = listener.write(message)
                 if end is not None:
-                    is_stopped = end.status == RunStatus.INTERRUPTED  # by the worker
-                    return self._without_worker(f"the worker {self.address} gave it up") if is_stopped else end
+                    return end
             if lost:
                 return self._without_worker(lost)
             on_event(Event(spec, RunStatus.RUNNING, point=listener.last_point))
+            time.sleep(LISTEN_SECONDS)
         return INTERRUPTED
 
     def _loss(self, task: Future) -> str:
@@ -116,16 +114,12 @@ class RemoteRun:
     def _without_worker(self, reason: str) -> End:
         if self.tries_left:
             return End(RunStatus.INTERRUPTED, reason)
-        return End(RunStatus.KILLED, f"{reason}, as were those of the earlier tries")
+        return End(RunStatus.KILLED, f"given up after the last try: {reason}")
 
-    def _next(self, messages: Queue, seconds: float) -> list[Any]:
-        """All messages that are there, after waiting for one of them."""
+    def _told(self, messages: Queue) -> list[Any]:
+        """All messages that are there. None is waited for: Dask's scheduler logs the end of such a wait as an error."""
         with reaching(self.client):
-            try:
-                first = [messages.get(timeout=seconds)] if seconds else []
-            except TimeoutError:
-                return []
-            return first + list(messages.get(batch=True))
+            return list(messages.get(batch=True))
 
 
 class Listener:
