@@ -326,3 +326,16 @@ class Exploding:
     def run(self, task: Any, report: Any) -> None:
         report(constant(float("nan")), elbo=float("nan"), milestone=True)
         report(constant(1e200, -1.0), elbo=float("-inf"), milestone=True)
+
+
+class KillsWatcher:
+    """Ends the process that watches over its own and its supervisor's."""
+
+    name = "killswatcher"
+
+    def run(self, task: Any, report: Any) -> None:
+        import psutil
+
+        report(constant(), milestone=True)
+        psutil.Process(os.getppid()).parent().kill()
+        time.sleep(600.0)

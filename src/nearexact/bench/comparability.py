@@ -20,7 +20,8 @@ def remarks(recorded: Iterable[RunFolder]) -> list[str]:
     crowded = sum((content.get("jobs") or 1) > 1 for content in contents)
     if crowded:
         found.append(
-            f"timings of {crowded} of {len(contents)} runs were taken while other runs were under way (--jobs)"
+            f"timings of {crowded} of {len(contents)} runs were taken while other runs were under way on the machine"
+            " (--jobs, or several workers of a cluster)"
         )
     by_method: dict[str, list[Mapping[str, Any]]] = {}
     for content in contents:

@@ -232,6 +232,11 @@ class RunFolder:
                 return _point(line)
         return {}
 
+    def append_log(self, text: bytes) -> None:
+        """Add to what the run has printed."""
+        with (self.path / LOG).open("ab") as file:
+            file.write(text)
+
     def log_tail(self) -> list[str]:
         """The last lines of what the run has printed."""
         return _last_lines(self.path / LOG)

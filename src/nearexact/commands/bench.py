@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from nearexact.commands import references
 from nearexact.commands.exchange import exchange
+
+if TYPE_CHECKING:
+    from nearexact.bench.running.experiment import Experiment
+    from nearexact.bench.running.watcher import Event
 
 RESULT_SUFFIXES = (".json", ".jsonl", ".npz", ".txt")  # of the files that a sweep writes
 
@@ -43,6 +47,11 @@ def _add(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--jobs", type=int, help="runs at the same time; timings are only comparable with 1, the default")
     run.add_argument("--evaluate-every", type=int, help="steps of a method, instead of ever longer training times")
     run.add_argument("--device", help="cpu (default) or cuda")
+    run.add_argument(
+        "--dask",
+        metavar="ADDRESS|local[:N]",
+        help="make the runs on the workers of a Dask cluster, or on N processes here, one at a time on each",
+    )
     run.add_argument("--retry-failed", action="store_true", help="repeat failed runs, with the limits given now")
     run.add_argument("--quiet", action="store_true", help="no display")
     run.set_defaults(command=_run)
@@ -98,7 +107,6 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from nearexact.bench import store
     from nearexact.bench.running.experiment import Experiment, read_experiment, settings
-    from nearexact.bench.running.sweep import run_sweep
     from nearexact.bench.running.terminal import sweep_display
 
     names = (
@@ -114,12 +122,27 @@ def _run(options: argparse.Namespace) -> int:
     experiment = Experiment(**fields)
     total = len(experiment.specs())
     with _warnings_as_lines(), sweep_display(total, enabled=not options.quiet) as display:
-        run_sweep(experiment, retry_failed=options.retry_failed, on_event=display.show)
+        _sweep(experiment, options, display.show)
     folders = [store.RunFolder(spec.folder(experiment.out)) for spec in experiment.specs()]
     failed = [folder for folder in folders if folder.status() in store.FAILED_STATUSES]
     if failed and not options.quiet:
         print(f"{len(failed)} runs failed: nearexact bench status {experiment.out}", file=sys.stderr)
     return 0
+
+
+def _sweep(experiment: Experiment, options: argparse.Namespace, on_event: Callable[[Event], None]) -> None:
+    """Make the runs here or, with --dask, on a cluster."""
+    if options.dask is None:
+        from nearexact.bench.running.sweep import run_sweep
+
+        run_sweep(experiment, retry_failed=options.retry_failed, on_event=on_event)
+        return
+    options.extra = "bench,dask"
+    from nearexact.bench.running.cluster_sweep import run_cluster_sweep
+    from nearexact.cluster.local import client_at
+
+    with client_at(options.dask) as client:
+        run_cluster_sweep(experiment, client, retry_failed=options.retry_failed, on_event=on_event)
 
 
 @contextmanager

@@ -57,9 +57,11 @@ def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
 
     def runs(process: psutil.Process) -> bool:
         try:
-            return bool(process.status() != psutil.STATUS_ZOMBIE)
+            return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
 
-    _, left = psutil.wait_procs(processes, timeout=20.0)
-    return [process for process in left if runs(process)]
+    deadline = time.monotonic() + 20.0
+    while (left := [process for process in processes if runs(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left

@@ -5,8 +5,11 @@ The story of a researcher with a plug-in: edits it, extends the budget, compares
 
 from __future__ import annotations
 
+import gc
 import subprocess
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -261,7 +264,8 @@ def test_folders_are_merged_and_reported_together(tmp_path: Path, capsys: pytest
         assert printed.out == f"{added} runs added: {both}\n"
         assert printed.err.splitlines() == [
             "nearexact: timings come from different hardware: slide rule, 2 cores (2 runs), abacus (1 run)",
-            "nearexact: timings of 2 of 3 runs were taken while other runs were under way (--jobs)",
+            "nearexact: timings of 2 of 3 runs were taken while other runs were under way on the machine"
+            " (--jobs, or several workers of a cluster)",
         ]
     assert (contents(one), contents(other)) == before
     frame = bench.load(both)
@@ -302,3 +306,23 @@ def test_seeds_are_a_number_or_a_list(given: Any, seeds: tuple[int, ...]) -> Non
 def test_other_seeds_are_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="seeds must be a number of at least 1 or a list of whole numbers"):
         settings(seeds=given)
+
+
+def test_code_is_looked_at_from_two_threads_at_once(tmp_path: Path) -> None:
+    names = [f"part{number}" for number in range(20)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("x = [1, (2, 3)]\n" * 100)
+    (tmp_path / "whole.py").write_text("\n".join(f"import {name}" for name in names))
+
+    def let_others_run(*_: object) -> None:
+        time.sleep(1e-5)
+
+    gc.callbacks.append(let_others_run)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            one, other = pool.map(code_of, [f"{tmp_path / 'whole.py'}:Class"] * 2)
+    finally:
+        gc.callbacks.remove(let_others_run)
+    assert one is not None
+    assert one == other
+    assert len(one["files"]) == 21

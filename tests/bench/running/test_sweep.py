@@ -15,8 +15,8 @@ import pytest
 from nearexact import bench
 from nearexact.bench import store
 from nearexact.bench.running.experiment import Experiment, settings
+from nearexact.bench.running.making import make_run
 from nearexact.bench.running.sweep import run_sweep
-from nearexact.bench.running.watcher import make_run
 from nearexact.bench.store import RunFolder, RunStatus
 from tests.bench.running.helpers import experiment, plugin, run
 

@@ -124,10 +124,14 @@ class Experiment:
             method_labels.label(name if name in self.variants else base, own), reference, base, options
         )
 
-    def check(self) -> None:
-        """ValueError for names and options that do not exist, before anything starts."""
+    def check(self, *, elsewhere: bool = False) -> None:
+        """ValueError for names and options that do not exist, before anything starts.
+
+        Data are downloaded, and the device is looked for, unless the runs are made elsewhere.
+        """
         for name in self.datasets:
-            for file in datasets.find(name).files:
+            files = datasets.find(name).files
+            for file in () if elsewhere else files:
                 datasets.fetch(file, progress=True)
         for method in self.labelled_methods:
             methods.create(method.reference, method.options)
@@ -137,7 +141,7 @@ class Experiment:
             raise ValueError(f"there are options for {unknown}, which are not among the methods {list(self.methods)}")
         if self.kernel is not None and len(self.kernel_is_not_for()) == len(references):
             raise ValueError(f"none of the methods {list(self.methods)} has an option kernel, got {self.kernel!r}")
-        if self.device == "cpu":
+        if self.device == "cpu" or elsewhere:
             return
         try:
             import_module("torch").empty(0, device=self.device)  # only here: it takes seconds to import

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import platform
 import subprocess
+import threading
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distributions, version
@@ -21,6 +22,8 @@ from nearexact.bench.store import RunSpec
 
 PACKAGES = ("nearexact", "torch", "numpy", "scipy", "scikit-learn", "gpytorch", "pandas")  # what results depend on most
 GIT_SECONDS = 10.0
+# Runs are started from several threads, and before Python 3.11.8 parsing in two of them fails (python/cpython#106905).
+PARSING = threading.Lock()
 
 
 def surroundings(spec: RunSpec) -> dict[str, Any]:
@@ -100,7 +103,8 @@ def _neighbours(path: Path) -> set[Path]:
 def _imported_names(path: Path) -> Iterator[str]:
     """First parts of the names of the modules that a file imports, anywhere in it."""
     try:
-        tree = ast.parse(path.read_bytes())
+        with PARSING:
+            tree = ast.parse(path.read_bytes())
     except SyntaxError:  # a neighbour that is never imported on the way
         return
     for node in ast.walk(tree):

@@ -81,7 +81,8 @@ def main() -> None:
         while text := os.read(output, PIPE_BYTES):
             log.write(text)
     log.close()
-    print(json.dumps({"exit_status": runner.returncode}))
+    with suppress(BrokenPipeError):  # where nobody is left who wants to know
+        os.write(1, json.dumps({"exit_status": runner.returncode}).encode())
 
 
 def _wait(runner: subprocess.Popen[bytes], output: int, log: BoundedLog) -> None:

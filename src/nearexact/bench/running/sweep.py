@@ -16,7 +16,8 @@ from functools import partial
 from nearexact.bench import store
 from nearexact.bench.running.earlier_runs import Surroundings, decide, summarised
 from nearexact.bench.running.experiment import Experiment
-from nearexact.bench.running.watcher import LOOK_AGAIN_SECONDS, Event, make_run
+from nearexact.bench.running.making import make_run
+from nearexact.bench.running.watcher import LOOK_AGAIN_SECONDS, Event, carry_out
 from nearexact.bench.store import RunFolder, RunSpec
 
 
@@ -32,7 +33,7 @@ def run_sweep(
     `now` is the clock of the runs' hard limits.
     """
     experiment.check()
-    waiting = _prepare(experiment, retry_failed, on_event)
+    waiting = prepare(experiment, retry_failed, on_event)
     stop = threading.Event()
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     make = partial(
@@ -42,13 +43,13 @@ def run_sweep(
         stop=stop,
         on_event=events.put,
         jobs=experiment.jobs,
-        now=now,
+        carry_out=partial(carry_out, now=now),
     )
     with ThreadPoolExecutor(max_workers=experiment.jobs) as pool:
         runs = [pool.submit(make, spec) for spec in waiting]
         try:
             while runs:
-                _show(events, on_event)
+                show(events, on_event)
                 for run in [run for run in runs if run.done()]:
                     runs.remove(run)
                     on_event(run.result())
@@ -57,7 +58,7 @@ def run_sweep(
             pool.shutdown(cancel_futures=True)
 
 
-def _show(events: queue.SimpleQueue[Event], on_event: Callable[[Event], None]) -> None:
+def show(events: queue.SimpleQueue[Event], on_event: Callable[[Event], None]) -> None:
     """Show what has happened, after waiting for it for a moment."""
     try:
         on_event(events.get(timeout=LOOK_AGAIN_SECONDS))
@@ -67,7 +68,7 @@ def _show(events: queue.SimpleQueue[Event], on_event: Callable[[Event], None]) -
         return
 
 
-def _prepare(experiment: Experiment, retry_failed: bool, on_event: Callable[[Event], None]) -> list[RunSpec]:
+def prepare(experiment: Experiment, retry_failed: bool, on_event: Callable[[Event], None]) -> list[RunSpec]:
     """The runs that are to be made; the others are shown as they are, and what is remarkable is warned of."""
     specs, present = experiment.specs(), Surroundings()
     folders = [RunFolder(spec.folder(experiment.out)) for spec in specs]

@@ -36,7 +36,8 @@ class SweepDisplay:
             self._running[key] = event
         else:
             self._running.pop(key, None)
-            self._ended[event.status] = self._ended.get(event.status, 0) + 1
+            if event.status != RunStatus.WAITING:  # for another worker, after its own was lost
+                self._ended[event.status] = self._ended.get(event.status, 0) + 1
             if self._live is not None:
                 self._live.console.print(_line(event), soft_wrap=True)
         if self._live is not None:
@@ -58,8 +59,8 @@ def _line(event: Event) -> Text:
     text = f"{event.spec.dataset} {event.spec.method} seed {event.spec.seed}: {event.status}"
     if event.point:
         text += f", RMSE {_number(event.point.get('rmse'), '.4f')} after {event.point['elapsed']:.1f} s"
-    failed = event.status in store.FAILED_STATUSES
-    return Text(f"{text}: {event.reason}" if failed else text, style="red" if failed else "")
+    remarkable = event.status in (*store.FAILED_STATUSES, RunStatus.WAITING)
+    return Text(f"{text}: {event.reason}" if remarkable else text, style="red" if remarkable else "")
 
 
 def _number(value: Any, form: str) -> str:

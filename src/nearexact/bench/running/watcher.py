@@ -8,29 +8,24 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-from filelock import Timeout
 
 from nearexact.bench import datasets, store
 from nearexact.bench.running import supervisor
 from nearexact.bench.running.channel import Channel
-from nearexact.bench.running.earlier_runs import Surroundings, decide
 from nearexact.bench.running.evaluator import Evaluator
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.limits import is_out_of_memory
 
 LOOK_AGAIN_SECONDS = 0.1
-WAIT_FOR_LOCK = 5.0  # seconds: somebody may just be looking whether it is held
 WAIT_FOR_END = 2.0 * supervisor.KILLING_SECONDS
 MESSAGES_AT_ONCE = 100
 ANSWER_SECONDS = 5.0  # after which a run that does not read an answer is taken not to want it
@@ -51,7 +46,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class _End:
+class End:
     """How a run ended."""
 
     status: RunStatus
@@ -59,70 +54,37 @@ class _End:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def make_run(
-    spec: RunSpec,
-    results: Path,
-    *,
-    retry_failed: bool,
-    stop: threading.Event,
-    on_event: Callable[[Event], None],
-    jobs: int = 1,
-    now: Callable[[], float] = time.monotonic,
-    lock_seconds: float = WAIT_FOR_LOCK,
-) -> Event:
-    """Make a run unless another sweep makes it or has made it. After `stop` it is ended, and is interrupted.
-
-    `jobs` is how many runs are made at a time, for the record. `now` is the clock of the hard limit; a run that is
-    locked is waited for `lock_seconds`.
-    """
-    folder = RunFolder(spec.folder(results).resolve())
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        with folder.lock().acquire(timeout=lock_seconds):
-            return _make_run_locked(spec, folder, retry_failed, stop, on_event, jobs, now)
-    except Timeout:
-        return Event(spec, RunStatus.ELSEWHERE, "another process is writing this run")
-    except OSError as error:
-        raise OSError(f"results cannot be written to {folder.path}: {error}") from error
+INTERRUPTED = End(RunStatus.INTERRUPTED, "the sweep was stopped")
 
 
-def _make_run_locked(
+def carry_out(
     spec: RunSpec,
     folder: RunFolder,
-    retry_failed: bool,
-    stop: threading.Event,
+    stopped: Callable[[], bool],
     on_event: Callable[[Event], None],
-    jobs: int,
-    now: Callable[[], float],
-) -> Event:
-    content, present = folder.read(), Surroundings().of(spec)
-    if not decide(content, present, retry_failed=retry_failed).make:  # another sweep has made it
-        return Event(spec, RunStatus(content["status"]), content.get("reason", ""), folder.last_point())
-    folder.prepare(spec)
-    folder.update(status=RunStatus.RUNNING, started=time.time(), jobs=jobs)
+    *,
+    now: Callable[[], float] = time.monotonic,
+) -> End:
+    """Make a run on this machine, and write what it reports into its folder. Once `stopped`, it is interrupted.
+
+    `now` is the clock of the hard limit.
+    """
     try:
+        checksum = datasets.checksum(spec.dataset)
         split = datasets.load_split(spec.dataset, spec.seed)
     except Exception as error:  # data that cannot be read are a result like any other
-        end = _failure(error)
-    else:
-        n_train, inputs = split.X_train.shape
-        size = {"n_train": n_train, "n_test": len(split.y_test), "inputs": inputs}
-        folder.update(data=size | ({} if present.data is None else {"sha256": present.data}))
-        with _RunProcess(spec, folder, split, now) as process:
-            del split
-            watched = process.watch(stop, on_event)
-        if watched is None:
-            folder.update(status=RunStatus.INTERRUPTED, reason="the sweep was stopped")
-            return Event(spec, RunStatus.INTERRUPTED)
-        end = watched
-    folder.sync()
-    folder.update(status=end.status, reason=end.reason, finished=time.time(), **end.details)
-    return Event(spec, end.status, end.reason, folder.last_point())
+        return _failure(error)
+    n_train, inputs = split.X_train.shape
+    size = {"n_train": n_train, "n_test": len(split.y_test), "inputs": inputs}
+    folder.update(data=size | ({} if checksum is None else {"sha256": checksum}))
+    with _RunProcess(spec, folder, split, now) as process:
+        del split
+        return process.watch(stopped, on_event)
 
 
-def _failure(error: Exception) -> _End:
+def _failure(error: Exception) -> End:
     status = RunStatus.OUT_OF_MEMORY if is_out_of_memory(error) else RunStatus.ERROR
-    return _End(status, f"{type(error).__name__}: {error}", {"traceback": traceback.format_exc()})
+    return End(status, f"{type(error).__name__}: {error}", {"traceback": traceback.format_exc()})
 
 
 class _RunProcess:
@@ -131,7 +93,7 @@ class _RunProcess:
     def __init__(self, spec: RunSpec, folder: RunFolder, split: datasets.Split, now: Callable[[], float]) -> None:
         self._spec, self._folder, self._now = spec, folder, now
         self._evaluator = Evaluator(folder, split.y_test, spec.budget_seconds)
-        self._end: _End | None = None
+        self._end: End | None = None
         self._about: dict[str, Any] = {}
         here, there = socket.socketpair()
         self._channel = Channel(here, longest_array=2 * len(split.y_test))
@@ -161,24 +123,24 @@ class _RunProcess:
         self._stop()
         self._channel.close()
 
-    def watch(self, stop: threading.Event, on_event: Callable[[Event], None]) -> _End | None:
-        """Follow the run until it has ended, or is ended; None if it was interrupted."""
-        end: _End | None = None
+    def watch(self, stopped: Callable[[], bool], on_event: Callable[[Event], None]) -> End:
+        """Follow the run until it has ended, or is ended."""
+        end: End | None = None
         while end is None:
-            if stop.is_set():
-                return None
+            if stopped():
+                return INTERRUPTED
             ended = self._supervisor.poll() is not None  # before the last messages are read
             try:
                 for _ in range(MESSAGES_AT_ONCE):  # limits are enforced in between
                     if not self._handle_message(0.0 if ended else LOOK_AGAIN_SECONDS):
                         break
             except (ValueError, TypeError, KeyError) as error:
-                end = _End(RunStatus.ERROR, f"the run sent what is not a message: {type(error).__name__}: {error}")
+                end = End(RunStatus.ERROR, f"the run sent what is not a message: {type(error).__name__}: {error}")
                 break
             on_event(Event(self._spec, RunStatus.RUNNING, point=self._evaluator.last_point))
             end = self._end if ended and self._end else self._beyond_limits()
             if ended and end is None:
-                end = _End(RunStatus.KILLED, self._last_words())
+                end = End(RunStatus.KILLED, self._last_words())
         self._stop()
         return self._with_details(end)
 
@@ -220,23 +182,23 @@ class _RunProcess:
         with suppress(OSError):
             self._channel.send({"spent": spent}, timeout=ANSWER_SECONDS)
 
-    def _end_from(self, content: dict[str, Any]) -> _End:
+    def _end_from(self, content: dict[str, Any]) -> End:
         seconds = None if content["elapsed"] is None else self._evaluator.training_seconds(content["elapsed"])
         details = {"training_seconds": seconds, "peak_memory_mb": float(content["peak_memory_mb"])}
         if content["failed"]:
             status = RunStatus.OUT_OF_MEMORY if content["out_of_memory"] else RunStatus.ERROR
-            return _End(status, str(content["reason"]), {**details, "traceback": str(content["traceback"])})
+            return End(status, str(content["reason"]), {**details, "traceback": str(content["traceback"])})
         if not self._evaluator.points:
             if content["exhausted"]:
                 reason = f"the training time was spent before anything was reported: {seconds or 0.0:.1f} s"
-                return _End(RunStatus.KILLED, reason, details)
-            return _End(RunStatus.ERROR, "the method returned without reporting anything", details)
+                return End(RunStatus.KILLED, reason, details)
+            return End(RunStatus.ERROR, "the method returned without reporting anything", details)
         spent = self._evaluator.spent or content["exhausted"]
         if spent or seconds is None or seconds >= self._spec.budget_seconds:
-            return _End(RunStatus.BUDGET, f"the training time was spent: {seconds or 0.0:.1f} s", details)
-        return _End(RunStatus.FINISHED, "the method was done", details)
+            return End(RunStatus.BUDGET, f"the training time was spent: {seconds or 0.0:.1f} s", details)
+        return End(RunStatus.FINISHED, "the method was done", details)
 
-    def _with_details(self, end: _End) -> _End:
+    def _with_details(self, end: End) -> End:
         """The end of a run with what is known of it here."""
         evaluator = self._evaluator
         last = {"training_seconds": evaluator.last_point.get("elapsed")}
@@ -250,18 +212,18 @@ class _RunProcess:
         }
         if evaluator.lost_seconds:
             details["clock_disagreement_seconds"] = evaluator.lost_seconds
-        return _End(end.status, end.reason, details)
+        return End(end.status, end.reason, details)
 
-    def _beyond_limits(self) -> _End | None:
+    def _beyond_limits(self) -> End | None:
         """How the run has to be ended, if it has gone too far."""
         hard_limit = self._spec.hard_limit_seconds
         if self._now() - self._started > hard_limit:
-            return _End(RunStatus.KILLED, f"the hard limit of {hard_limit:g} s of wall-clock time has passed")
+            return End(RunStatus.KILLED, f"the hard limit of {hard_limit:g} s of wall-clock time has passed")
         limit = self._spec.memory_limit or MACHINE_SHARE * psutil.virtual_memory().total
         used = _memory_above(self._supervisor.pid, limit)
         if used is not None:
             reason = f"{used / 1e6:.0f} MB resident, the limit is {limit / 1e6:.0f} MB"
-            return _End(RunStatus.OUT_OF_MEMORY, reason)
+            return End(RunStatus.OUT_OF_MEMORY, reason)
         return None
 
     def _last_words(self) -> str:
