@@ -13,8 +13,9 @@ from nearexact.bench.analysis.losses import LML
 from nearexact.certificate import Verdict, judge
 
 NOTE = "published, A6000"
-# Their SGPR is Algorithm 1, our `sgpr-paper`; `sgpr` is the robust procedure, which the paper does not have.
-METHODS = {"IterGP": "itergp", "SGPR": "sgpr-paper", "GPR": "gpr", "Linear": "linear", "Mean Pred.": "mean"}
+# Their SGPR is Algorithm 1, our `sgpr-paper`, and their IterGP is GPyTorch as it comes, our `itergp-paper`; `sgpr` and
+# `itergp` are other procedures, which the paper does not have.
+METHODS = {"IterGP": "itergp-paper", "SGPR": "sgpr-paper", "GPR": "gpr", "Linear": "linear", "Mean Pred.": "mean"}
 
 
 def load() -> pd.DataFrame:
