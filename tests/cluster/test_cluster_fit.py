@@ -105,12 +105,3 @@ def test_wrong_data_give_the_errors_of_local_data_and_leave_the_model(client: An
         with pytest.raises(ValueError, match="update is for arrays, not for Dask collections"):
             local.update(inputs, targets)
     assert local.elbo_ == before
-
-
-def test_a_model_of_dask_arrays_predicts_arrays(client: Any) -> None:
-    X, y = regression(N)
-    fitted = model(noise_bounds=0.05).fit(da.from_array(X, chunks=(50, 3)), da.from_array(y, chunks=50), client=client)
-    assert fitted.n_features_in_ == 3
-    assert fitted.predict(X).shape == (N,)
-    with pytest.raises(ValueError, match="2 features"):
-        fitted.predict(X[:, :2])
