@@ -357,9 +357,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         Predictions and bounds are then those of a fit to all rows at these hyperparameters. Of a sparse GP the earlier
         rows are not needed, so that a loaded model can be updated too, in time of order M² for each new row. A warning
         says when the new rows call for other hyperparameters, or when there are more than twice as many rows as these
-        were learnt from; `fit` learns them anew. Arguments are as in `fit`; inputs and targets are scaled as there.
+        were learnt from; `fit` learns them anew. Arguments are as in `fit`, but no Dask collections; inputs and targets
+        are scaled as there.
         """
         check_is_fitted(self, "_posterior")
+        if is_dask_collection(X) or is_dask_collection(y):
+            raise ValueError("update is for arrays, not for Dask collections: fit again with all rows")
         with self._unchanged_by_errors():
             update(self, self._more_data(X, y, noise_variance, sample_weight))
         return self

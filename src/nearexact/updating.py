@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nearexact import persistence
 from nearexact.certificate import CERTIFIED_GAP, Certificate, Estimate
-from nearexact.gp.more_rows import Extended, Rows, extend
+from nearexact.gp.more_rows import AddedRows, Extended, extend
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.row_noise import noise_only
 from nearexact.gp.rows import LocalRows
@@ -55,8 +55,8 @@ def update(estimator: Regressor, new: Problem) -> None:
         warnings.warn(f"{reason}: fit again with all rows to learn hyperparameters anew", UserWarning, stacklevel=3)
 
 
-def _rows(problem: Problem) -> Rows:
-    return Rows(problem.X, problem.y, problem.row_noise)
+def _rows(problem: Problem) -> AddedRows:
+    return AddedRows(problem.X, problem.y, problem.row_noise)
 
 
 def _constant(estimator: Regressor) -> float:

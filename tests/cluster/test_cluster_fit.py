@@ -101,4 +101,7 @@ def test_wrong_data_give_the_errors_of_local_data_and_leave_the_model(client: An
         local.fit(da.from_array(X), da.from_array(y), sample_weight=np.ones(N), client=client)
     with pytest.raises(ValueError, match="tight"):
         model(bound="tight").fit(da.from_array(X), da.from_array(y), client=client)
+    for inputs, targets in ((da.from_array(X), y), (X, da.from_array(y))):
+        with pytest.raises(ValueError, match="update is for arrays, not for Dask collections"):
+            local.update(inputs, targets)
     assert local.elbo_ == before

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dask.array as da
@@ -12,7 +14,7 @@ from distributed import Client, default_client
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from nearexact import scaling
-from nearexact.cluster.reduction import Cluster
+from nearexact.cluster.reduction import Add, Call, Cluster
 from nearexact.cluster.rows import ClusterRows
 from nearexact.cluster.workers import Block
 from nearexact.scaling import Scaling
@@ -46,15 +48,14 @@ def as_blocks(estimator: Regressor, X: Any, y: Any, cluster: Cluster, *, reset: 
     check_consistent_length(*(np.broadcast_to(0.0, len(part)) for part in (inputs, targets)))
     if len(inputs) < 2:
         estimator._validated(inputs.compute(), targets.compute(), ensure_min_samples=2)
-    validate_data(estimator, getattr(X, "_meta", inputs), skip_check_array=True, reset=reset)
+    names = inputs if isinstance(X, Array) else X._meta  # that of an array has no columns
+    validate_data(estimator, names, skip_check_array=True, reset=reset)
     sizes = block_sizes(inputs.chunks[0], inputs.shape[1])
     inputs = inputs.rechunk((tuple(sizes), -1))
     targets = targets.rechunk((tuple(sizes), *[-1] * (targets.ndim - 1)))
     check = type(estimator)()
-    tasks = [
-        cluster.task(checked, one, other, check)
-        for one, other in zip(inputs.to_delayed().ravel(), targets.to_delayed().ravel(), strict=True)
-    ]
+    parts = inputs.to_delayed().ravel(), targets.to_delayed().ravel(), cluster.spread(len(sizes))
+    tasks = [cluster.task(checked, one, other, check, worker=worker) for one, other, worker in zip(*parts, strict=True)]
     return cluster.start(tasks), sizes
 
 
@@ -102,23 +103,19 @@ def standardised_rows(
     raw, sizes = as_blocks(estimator, X, y, cluster, reset=scalings is None)
     scaling_X, scaling_y = scalings or tuple(_scaling(cluster, raw, part, sum(sizes)) for part in (0, 1))
     blocks = cluster.start([cluster.task(standardise, block, scaling_X, scaling_y) for block in raw])
-    squares = cluster.sum([cluster.task(target_squares, block) for block in blocks], operator.add)
+    squares = cluster.sum([Call(target_squares, block, ()) for block in blocks], operator.add)
     return ClusterRows(cluster, blocks, sizes, len(scaling_X.scale), squares), scaling_X, scaling_y
 
 
 def _scaling(cluster: Cluster, blocks: list[Any], part: int, n: int) -> Scaling:
     first = cluster.results([cluster.task(first_row, blocks[0], part)])[0]
-    largest = cluster.sum([cluster.task(column_largest, block, part) for block in blocks], np.maximum)
 
-    def total(unit: FloatArray) -> FloatArray:
-        found: FloatArray = cluster.sum([cluster.task(column_total, b, part, unit) for b in blocks], operator.add)
+    def over_blocks(add: Add, function: Callable[..., FloatArray], *arguments: FloatArray) -> FloatArray:
+        found: FloatArray = cluster.sum([Call(function, block, (part, *arguments)) for block in blocks], add)
         return found
 
-    def squares(middle: FloatArray, unit: FloatArray) -> FloatArray:
-        tasks = [cluster.task(column_squares, block, part, middle, unit) for block in blocks]
-        found: FloatArray = cluster.sum(tasks, operator.add)
-        return found
-
+    largest = over_blocks(np.maximum, column_largest)
+    total, squares = (partial(over_blocks, operator.add, function) for function in (column_total, column_squares))
     return Scaling.from_sums(n, first, largest, total, squares)
 
 

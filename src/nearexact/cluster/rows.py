@@ -15,7 +15,7 @@ from distributed import Future
 from torch import Tensor
 
 from nearexact.cluster import workers
-from nearexact.cluster.reduction import Cluster
+from nearexact.cluster.reduction import Call, Cluster
 from nearexact.cluster.selection import select
 from nearexact.cluster.sweeps import ClusterSweeps
 from nearexact.gp.inducing import Selection
@@ -47,14 +47,13 @@ class ClusterRows:
         """Whether any target differs from 0."""
         return bool(self.squares.any())
 
-    def tasks(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def calls(self, function: Callable[..., Any], *arguments: Any) -> list[Call]:
         """For each block a call of the function with the block, its number, and these arguments."""
-        task, blocks = self.cluster.task, enumerate(self.blocks)
-        return [task(function, block, number, *arguments) for number, block in blocks]
+        return [Call(function, block, (number, *arguments)) for number, block in enumerate(self.blocks)]
 
     def sum(self, add: Callable[[Any, Any], Any], function: Callable[..., Any], *arguments: Any) -> Any:
         """The sum of what these calls return."""
-        return self.cluster.sum(self.tasks(function, *arguments), add)
+        return self.cluster.sum(self.calls(function, *arguments), add)
 
     def take(self, rows: IndexArray) -> Taken:
         """These rows, in this order."""

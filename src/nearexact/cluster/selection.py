@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nearexact.cluster.reduction import Call
 from nearexact.cluster.workers import Block, inputs, tensor
 from nearexact.gp.inducing import BLOCK, CANDIDATES, Limits, Selection, checked_start, greedy_steps
 from nearexact.gp.linalg import solve_rows
@@ -153,11 +154,11 @@ class _Factor:
 
     def best(self) -> Candidates:
         """The rows of largest residual variance, and one more."""
-        tasks = [
-            self.cluster.task(candidates, block, residuals, first)
+        calls = [
+            Call(candidates, block, (residuals, first))
             for block, residuals, first in zip(self.rows.blocks, self.residuals, self.rows.first, strict=False)
         ]
-        found: Candidates = self.cluster.sum(tasks, merged)
+        found: Candidates = self.cluster.sum(calls, merged)
         return found
 
     def add_best(self, most: int) -> bool:

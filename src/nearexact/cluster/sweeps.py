@@ -41,8 +41,8 @@ class ClusterSweeps:
         """The sums over all blocks."""
         cluster = self.rows.cluster
         sent = cluster.constant(theta)
-        tasks = self.rows.tasks(workers.first_sweep, self._points, sent, residuals)
-        total, self._theta = cluster.start([cluster.total(tasks, workers.BlockSums.plus), sent])
+        calls = self.rows.calls(workers.first_sweep, self._points, sent, residuals)
+        total, self._theta = cluster.start([cluster.total(calls, workers.BlockSums.plus), sent])
         sums: workers.BlockSums = cluster.gather([total])[0]
         return sums
 

@@ -28,19 +28,19 @@ Posterior = SparsePosterior | ExactPosterior | IterativePosterior
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class AddedRows:
     """Inputs [N, D], targets [N] or [N, T], and what is known about their noise."""
 
     X: torch.Tensor
     y: torch.Tensor
     row_noise: RowNoise | None = None
 
-    def followed_by(self, other: Rows) -> Rows:
+    def followed_by(self, other: AddedRows) -> AddedRows:
         """These rows and then others."""
         X, y = torch.cat([self.X, other.X]), torch.cat([self.y, other.y])
         if self.row_noise is None and other.row_noise is None:
-            return Rows(X, y)
-        return Rows(X, y, self._noise().followed_by(other._noise()))
+            return AddedRows(X, y)
+        return AddedRows(X, y, self._noise().followed_by(other._noise()))
 
     def _noise(self) -> RowNoise:
         ones = torch.ones_like(self.X[:, 0])
@@ -59,12 +59,12 @@ class Extended:
 
 
 def extend(
-    posterior: Posterior, rows: Rows, *, bound: str = "elbo", memory_limit: MemoryLimit = None, seed: int = 0
+    posterior: Posterior, rows: AddedRows, *, bound: str = "elbo", memory_limit: MemoryLimit = None, seed: int = 0
 ) -> Extended:
     """The model of its rows and of these; `bound` is the one that a sparse GP was trained with."""
     if isinstance(posterior, SparsePosterior):
         return _extend_sparse(posterior, rows, bound, memory_limit)
-    everything = Rows(posterior.X, posterior.y, posterior.row_noise).followed_by(rows)
+    everything = AddedRows(posterior.X, posterior.y, posterior.row_noise).followed_by(rows)
     before = dot(posterior.y, posterior.weights)  # yᵀK̂⁻¹y
     if isinstance(posterior, ExactPosterior):
         exact = _factorised(posterior, everything, memory_limit)
@@ -88,7 +88,7 @@ def extend(
     return Extended(held.posterior, estimate.value, held.bounds, distance, estimate)
 
 
-def _extend_sparse(posterior: SparsePosterior, rows: Rows, bound: str, memory_limit: MemoryLimit) -> Extended:
+def _extend_sparse(posterior: SparsePosterior, rows: AddedRows, bound: str, memory_limit: MemoryLimit) -> Extended:
     sums, kernel, s = posterior.sums, posterior.kernel, posterior.noise_variance
     if sums is None:
         raise ValueError("the model does not hold the sums that new rows are added to: fit it again")
@@ -113,7 +113,7 @@ def _extend_sparse(posterior: SparsePosterior, rows: Rows, bound: str, memory_li
     return Extended(together.posterior(), objective.value(together), together.bounds, distance)
 
 
-def _factorised(posterior: ExactPosterior, rows: Rows, memory_limit: MemoryLimit) -> ExactPosterior:
+def _factorised(posterior: ExactPosterior, rows: AddedRows, memory_limit: MemoryLimit) -> ExactPosterior:
     kernel, s, n = posterior.kernel, posterior.noise_variance, len(rows.X)
     needed, budget = exact_memory(kernel, n), memory_budget(memory_limit, rows.X.device)
     if needed > budget:
