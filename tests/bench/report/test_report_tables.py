@@ -179,7 +179,7 @@ def test_published_rows_stand_beside_ours_with_their_own_times(content: Results)
     assert rows.loc["sgpr-paper (published, A6000)", "final"] == value.loc["final", "value"]
     assert rows.loc["(seconds, published, A6000)", "M=500"] == value.loc["500", "seconds"]
     texts = report_tables.checkpoint_table(renamed, LML, with_published=True).texts().set_index("method")
-    assert texts.loc["itergp-paper (published, A6000)", "M=500"] == "nan"  # as printed
+    assert texts.loc["IterGP (paper) (published, A6000)", "M=500"] == "nan"  # as printed
 
 
 def test_labels_are_short_unless_two_are_the_same() -> None:
