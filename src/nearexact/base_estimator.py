@@ -11,9 +11,9 @@ import os
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal, Self, overload
 
@@ -31,8 +31,6 @@ from nearexact.certificate import (
     Certificate,
     Estimate,
     Verdict,
-    confirm,
-    judge,
     judge_estimate,
 )
 from nearexact.certifying import certify
@@ -46,20 +44,28 @@ from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_gradients import prediction_gradients
-from nearexact.gp.row_noise import RowNoise
-from nearexact.gp.rows import LocalRows, Rows, local
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.search import Round
-from nearexact.gp.stages import Stage, StageEnd, TrainingEnd
+from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
 from nearexact.kernels import Kernel
 from nearexact.kernels.parameter_bounds import checked_bounds
 from nearexact.known_noise import KnownNoise
 from nearexact.limits import parse_bytes, parse_seconds, written
-from nearexact.noise_only import LEAST_VARIANCE, explains_nothing
+from nearexact.model_verdict import verdict_on
+from nearexact.noise_only import LEAST_VARIANCE
 from nearexact.notebook import estimator_html
 from nearexact.onnx_export import save_onnx
+from nearexact.problem import (
+    Problem,
+    as_array,
+    check_targets_vary,
+    device_named,
+    is_dask_collection,
+    standardised,
+    target_checks,
+)
 from nearexact.progress import Display, ShownTime, progress_display
 from nearexact.resuming import keep_state
 from nearexact.scaling import Scaling
@@ -71,47 +77,6 @@ from nearexact.validation import table_hint
 PREDICTED_ROWS = 2**16  # standardised and predicted at once
 JOINT_ROWS = 2048  # up to which draws have the exact joint covariance
 SAME_ROWS = 1e-6  # standard deviations by which numbers may differ that were written to text and read again
-LARGEST_INPUT = 1e150  # standard deviations; its square is still finite
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Training data, standardised, and hyperparameters to start from besides those of the kernel."""
-
-    data: Rows
-    scaling_X: Scaling
-    scaling_y: Scaling
-    start: Start | None = None
-    weight_unit: float = 1.0  # the `sample_weight` of a new observation
-
-    @property
-    def X(self) -> torch.Tensor:
-        """Inputs that are here [N, D]."""
-        return local(self.data).X
-
-    @property
-    def y(self) -> torch.Tensor:
-        """Targets that are here: [N], or [N, T]."""
-        return local(self.data).y
-
-    @property
-    def row_noise(self) -> RowNoise | None:
-        """Noise of each row, where it differs."""
-        return self.data.row_noise
-
-    @staticmethod
-    def of(
-        X: FloatArray,
-        y: FloatArray,
-        scaling_X: Scaling,
-        scaling_y: Scaling,
-        device: torch.device,
-        noise: KnownNoise | None = None,
-    ) -> Problem:
-        targets = torch.tensor(scaling_y.apply(y), device=device)
-        row_noise = None if noise is None else noise.standardised(scaling_y, device)
-        data = LocalRows(standardised(X, scaling_X).to(device), targets, row_noise)
-        return Problem(data, scaling_X, scaling_y, weight_unit=1.0 if noise is None else noise.unit)
 
 
 class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -444,7 +409,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             yield self._prepare(X, y, noise_variance, sample_weight)
             return
         with self._rows_on(client, X, y, noise_variance, sample_weight) as (rows, scaling_X, scaling_y):
-            _check_targets_vary(np.atleast_1d(rows.squares) > 0.0)
+            check_targets_vary(np.atleast_1d(rows.squares) > 0.0)
             yield Problem(rows, scaling_X, scaling_y)
 
     @contextmanager
@@ -475,7 +440,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     def _prepare(self, X: Any, y: Any, noise_variance: Any, sample_weight: Any) -> Problem:
         """Checked and standardised training data on the device."""
-        device = _device(self.device)
+        device = device_named(self.device)
         inputs, targets = self._validated(X, y, order="C", **target_checks(y), ensure_min_samples=2)
         targets = targets.astype(np.float64)
         noise = KnownNoise.of(noise_variance, sample_weight, targets)
@@ -487,7 +452,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             inputs, targets = inputs[noise.used], targets[noise.used]
             scaling_y = noise.scaling(targets)
         problem = Problem.of(inputs, targets, Scaling.of(inputs), scaling_y, device, noise)
-        _check_targets_vary(np.atleast_1d(problem.y.any(0).cpu().numpy()))
+        check_targets_vary(np.atleast_1d(problem.y.any(0).cpu().numpy()))
         return problem
 
     def _numerics(self) -> Numerics:
@@ -670,7 +635,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     def _validated(self, *data: Any, **options: Any) -> Any:
         """What scikit-learn's checks leave of X, or of X and y; their errors say where tables of other kinds belong."""
         try:
-            return validate_data(self, *map(_as_array, data), dtype=np.float64, **options)
+            return validate_data(self, *map(as_array, data), dtype=np.float64, **options)
         except (TypeError, ValueError) as error:
             hint = table_hint(data[0], error)
             if hint is None:
@@ -687,66 +652,3 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
             mean[rows], variance[rows] = (part.cpu().numpy() for part in parts)
         std = np.sqrt(variance + self.noise_variance_ if noise else variance)
         return self._scaling_y.undo(mean), (std if mean.ndim == 1 else std[:, None]) * self._scaling_y.scale
-
-
-def verdict_on(
-    bounds: LikelihoodBounds,
-    history: Sequence[Stage],
-    objective: float,
-    constant: float,
-    evidence: Evidence | None,
-    is_exact: bool,
-) -> Verdict:
-    """The verdict on a model: what is proved at its θ next to the constant predictor, and what speaks for this θ."""
-    n, parameters = bounds.n, history[-1].kernel.size if history else None
-    steps = [stage.objective for stage in history if stage.complete and stage.n == n]
-    verdict = judge(bounds.lower, bounds.upper, steps, constant, n, elbo=objective, parameters=parameters)
-    cut_short = bool(history) and history[-1].end in (StageEnd.TIME_LIMIT, StageEnd.INTERRUPTED)
-    if verdict == "no better than noise" and cut_short and not explains_nothing(bounds.upper, constant, n, parameters):
-        return "not reached"  # the bound is low because the training has hardly begun
-    verdict = confirm(verdict, bounds.lower, n, evidence)
-    return "exact" if verdict == "certified" and is_exact else verdict
-
-
-def is_dask_collection(values: Any) -> bool:
-    """Whether these are rows of Dask, which need not be installed to say no."""
-    return callable(getattr(type(values), "__dask_graph__", None))
-
-
-def _check_targets_vary(varies: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
-    """A single target may be constant: then there is a model for it, if a dull one."""
-    if len(varies) > 1 and not varies.all():
-        raise ValueError(
-            f"every target must vary, but of {len(varies)} targets these columns of y are constant:"
-            f" {', '.join(map(str, np.flatnonzero(~varies)))}"
-        )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise ValueError(f'device must be "auto" or a device that torch has here, got {name!r}: {error}') from error
-    return device
-
-
-def standardised(inputs: FloatArray, scaling: Scaling) -> torch.Tensor:
-    """Inputs as the models see them; what is beyond all reason is clipped."""
-    scaled = scaling.apply(inputs)
-    return torch.from_numpy(np.clip(scaled, -LARGEST_INPUT, LARGEST_INPUT, out=scaled))
-
-
-def target_checks(y: Any) -> dict[str, bool]:
-    """What scikit-learn is to check of targets: that they are numbers; a single column becomes a vector."""
-    return {"y_numeric": True, "multi_output": np.asarray(_as_array(y)).shape[1:] not in ((), (1,))}
-
-
-def _as_array(values: Any) -> Any:
-    """Tensors as arrays; scikit-learn takes care of everything else."""
-    if not isinstance(values, torch.Tensor):
-        return values
-    values = values.detach().cpu()
-    return (values.double() if values.is_floating_point() else values).numpy()  # NumPy has no bfloat16

@@ -19,7 +19,8 @@ from nearexact.progress import ShownTime, tightening_display
 from nearexact.typing import TimeLimit
 
 if TYPE_CHECKING:
-    from nearexact.base_estimator import Problem, Regressor
+    from nearexact.base_estimator import Regressor
+    from nearexact.problem import Problem
 
 SAME_DATA = 1e-3  # nats per point by which a bound may differ, on another machine, for data to be the same
 LONGEST_SEARCH = 60.0  # seconds

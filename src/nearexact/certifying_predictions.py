@@ -20,7 +20,8 @@ from nearexact.limits import memory_budget, parse_seconds
 from nearexact.typing import FloatArray, TimeLimit
 
 if TYPE_CHECKING:
-    from nearexact.base_estimator import Problem, Regressor
+    from nearexact.base_estimator import Regressor
+    from nearexact.problem import Problem
 
 Posterior = SparsePosterior | ExactPosterior | IterativePosterior
 KEPT_SHARE = 0.5  # of the memory, for a kernel matrix [N, M] that is needed again and again

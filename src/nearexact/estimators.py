@@ -7,7 +7,7 @@ from typing import Any
 
 from sklearn.utils import check_random_state
 
-from nearexact.base_estimator import Problem, Regressor, verdict_on
+from nearexact.base_estimator import Regressor
 from nearexact.certificate import NEAR_EXACT
 from nearexact.gp.affordable import affordable_method
 from nearexact.gp.exact_training import ExactTraining
@@ -21,6 +21,8 @@ from nearexact.kernels import Kernel
 from nearexact.kernels.base import as_kernel
 from nearexact.kernels.names import as_named
 from nearexact.limits import memory_budget
+from nearexact.model_verdict import verdict_on
+from nearexact.problem import Problem
 from nearexact.progress import Display
 from nearexact.typing import MemoryLimit, NoiseBounds, TimeLimit
 

@@ -21,7 +21,8 @@ from nearexact.gp.training import Training
 from nearexact.persistence import describe, describe_stage, described_stage, plain_number
 
 if TYPE_CHECKING:
-    from nearexact.base_estimator import Problem, Regressor
+    from nearexact.base_estimator import Regressor
+    from nearexact.problem import Problem
 
 FORMAT = "state of a training"
 LIMITS = ("time_limit", "memory_limit", "device", "progress", "random_state")  # parameters that may differ

@@ -19,7 +19,8 @@ from nearexact.gp.stages import Stage, StageEnd
 from nearexact.noise_only import CHANCE_GAIN, LEAST_VARIANCE, gaussian_log_likelihood
 
 if TYPE_CHECKING:
-    from nearexact.base_estimator import Problem, Regressor
+    from nearexact.base_estimator import Regressor
+    from nearexact.problem import Problem
 
 UPDATED = "updated"  # how the stage of an update has ended
 MOST_GROWTH = 2.0  # times as many rows as θ was learnt from: then it is out of date in any case

@@ -17,6 +17,7 @@ from nearexact import scaling
 from nearexact.cluster.reduction import Add, Call, Cluster
 from nearexact.cluster.rows import ClusterRows
 from nearexact.cluster.workers import Block
+from nearexact.problem import standardised, target_checks
 from nearexact.scaling import Scaling
 from nearexact.typing import FloatArray
 
@@ -124,16 +125,12 @@ def _scaling(cluster: Cluster, blocks: list[Any], part: int, n: int) -> Scaling:
 
 def checked(X: Any, y: Any, estimator: Regressor) -> Block:
     """Finite numbers, or the error that the estimator has for others."""
-    from nearexact.base_estimator import target_checks
-
     inputs, targets = estimator._validated(X, y, order="C", **target_checks(y))
     return inputs, targets.astype(np.float64)
 
 
 def standardise(block: Block, scaling_X: Scaling, scaling_y: Scaling) -> Block:
     """A block as the models see it."""
-    from nearexact.base_estimator import standardised
-
     return standardised(block[0], scaling_X).numpy(), scaling_y.apply(block[1])
 
 

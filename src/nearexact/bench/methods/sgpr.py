@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nearexact.base_estimator import verdict_on
 from nearexact.bench.methods.kernel_option import DEFAULT, hyperparameters, kernel_name
 from nearexact.bench.protocol import Predict, Report, Task
 from nearexact.bench.running.clock import TrainingClock
@@ -31,6 +30,7 @@ from nearexact.gp.stages import StageEnd
 from nearexact.gp.training import EVIDENCE_SHARE, SEARCH_SHARE, ObjectiveFactory
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.names import named_kernel
+from nearexact.model_verdict import verdict_on
 from nearexact.typing import FloatArray
 
 

@@ -1,0 +1,30 @@
+"""The verdict on a model from its bounds, its history and the evidence for its hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nearexact.certificate import Verdict, confirm, judge
+from nearexact.evidence import Evidence
+from nearexact.gp.bounds import LikelihoodBounds
+from nearexact.gp.stages import Stage, StageEnd
+from nearexact.noise_only import explains_nothing
+
+
+def verdict_on(
+    bounds: LikelihoodBounds,
+    history: Sequence[Stage],
+    objective: float,
+    constant: float,
+    evidence: Evidence | None,
+    is_exact: bool,
+) -> Verdict:
+    """The verdict on a model: what is proved at its θ next to the constant predictor, and what speaks for this θ."""
+    n, parameters = bounds.n, history[-1].kernel.size if history else None
+    steps = [stage.objective for stage in history if stage.complete and stage.n == n]
+    verdict = judge(bounds.lower, bounds.upper, steps, constant, n, elbo=objective, parameters=parameters)
+    cut_short = bool(history) and history[-1].end in (StageEnd.TIME_LIMIT, StageEnd.INTERRUPTED)
+    if verdict == "no better than noise" and cut_short and not explains_nothing(bounds.upper, constant, n, parameters):
+        return "not reached"  # the bound is low because the training has hardly begun
+    verdict = confirm(verdict, bounds.lower, n, evidence)
+    return "exact" if verdict == "certified" and is_exact else verdict
