@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearexact.gp.linalg import solve_columns
+from nearexact.gp.linalg import lower_inverse, solve_columns
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior
@@ -92,24 +92,25 @@ class ExactObjective:
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
         """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""
         model = self.factorise(kernel, noise_variance)
-        alpha, targets = model.weights, self.y[0].numel()
-        K_inv = torch.cholesky_inverse(model.L, out=self._K)  # [N, N]
+        lml, alpha, targets = model.lml, model.weights, self.y[0].numel()
+        assert self._K is not None
+        K_inv = lower_inverse(model.L, out=self._K)  # [N, N]; the factor is not needed any more
         gradients: Tensors = {}
         for rows in row_chunks(len(self.X), chunk_rows(len(self.X))):
-            # Everything is symmetric: up to the diagonal block is enough, with what is left of it counted twice.
-            left, right = slice(0, rows.start), slice(0, rows.stop)
+            # Everything is symmetric: up to the diagonal is enough, with what is below it counted twice.
+            right = slice(0, rows.stop)
             if alpha.ndim == 1:
                 K_bar = torch.addr(K_inv[rows, right], alpha[rows], alpha[right], beta=-0.5, alpha=0.5)
             else:
                 K_bar = torch.addmm(K_inv[rows, right], alpha[rows], alpha[right].T, beta=-0.5 * targets, alpha=0.5)
-            K_bar[:, left].mul_(2.0)
+            K_bar.tril_(rows.start).mul_(2.0).diagonal(rows.start).mul_(0.5)
             add_to(gradients, kernel.cross_vjp(self._features[rows], self._features[right], K_bar))
         if self.row_noise is None and alpha.ndim == 1:
-            return model.lml, gradients, 0.5 * float(alpha @ alpha - K_inv.diagonal().sum())
+            return lml, gradients, 0.5 * float(alpha @ alpha - K_inv.diagonal().sum())
         squares = alpha.square() if alpha.ndim == 1 else alpha.square().sum(1)
         by_row = squares - targets * K_inv.diagonal()  # twice the derivative by each row's noise variance
         return (
-            model.lml,
+            lml,
             gradients,
             0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum()),
         )
