@@ -41,3 +41,10 @@ def test_a_start_of_another_kind_is_refused() -> None:
         GPRegressor().fit(X, Y, start=(Matern32(), 0.1))
     with pytest.raises(ValueError, match="noise_variance must be finite and at least"):
         GPRegressor().fit(X, Y, start=(SquaredExponential(), -0.1))
+
+
+def test_a_start_at_the_optimum_is_no_reason_for_doubt() -> None:
+    first = GPRegressor(random_state=0).fit(X, Y)
+    again = GPRegressor(random_state=1).fit(X, Y, start=(first.kernel_, first.noise_variance_))
+    assert first.certificate_.verdict == again.certificate_.verdict == "exact"
+    assert again.certificate_.lower >= first.certificate_.lower - 1e-6

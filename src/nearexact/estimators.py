@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -159,8 +160,9 @@ class GPRegressor(Regressor):
         if whole is None:
             method = "sparse"
         elif method == "auto":
-            kernel = as_kernel(as_named(self.kernel), problem.data.inputs)
+            kernel, started = as_kernel(as_named(self.kernel), problem.data.inputs), time.perf_counter()
             method = affordable_method(kernel, whole.X, whole.y, time_limit, memory_limit)
+            time_limit -= time.perf_counter() - started
         if method == "sparse":
             return sparse_training(self, problem, time_limit, memory_limit, display)
         assert whole is not None

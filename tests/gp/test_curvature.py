@@ -36,10 +36,10 @@ def test_a_positive_matrix_keeps_what_bends_enough() -> None:
 def test_a_subset_tells_how_the_likelihood_of_all_rows_bends() -> None:
     X, y = standardised(800)
     search = Search(SquaredExponential(), X, y, seed=0, most_rows=400)
-    assert search.curvature(search.theta0) is None  # nothing was searched yet
+    assert search.curvature(search.theta0, 800) is None  # nothing was searched yet
     search.run()
     theta = search.candidates[0].theta
-    found = search.curvature(theta)
+    found = search.curvature(theta, 800)
     assert found is not None
     whole = ExactTraining(SquaredExponential(), X, y).objective
     logs = LogCoordinates.from_theta(theta)
@@ -55,5 +55,5 @@ def test_where_there_is_no_time_nothing_is_computed() -> None:
     search.run()
     search.timer.time_limit = 1e-9
     flops = search.flops
-    assert search.curvature(search.candidates[0].theta) is None
+    assert search.curvature(search.candidates[0].theta, 300) is None
     assert search.flops == pytest.approx(flops)

@@ -17,12 +17,13 @@ from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
 from nearexact.gp.exact import TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.flops import exact_flops, feature_count
+from nearexact.gp.known_optimum import AGREEMENT, SETTLED_STEPS, KnownOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
-from nearexact.gp.search import AGREEMENT, FIRST_ROWS, RIVAL, Round, Search
+from nearexact.gp.search import FIRST_ROWS, RIVAL, Round, Search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, Start, gain_by_switching_on, with_all_inputs
 from nearexact.kernels.base import Kernel
@@ -41,10 +42,10 @@ FEW_EVALUATIONS = 3.0  # with less time than for so many after the search, L-BFG
 SLOWER_FACTORISATION, TWO_FACTORISATIONS = 1.3, 3.0
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
-SETTLED = 1e-3  # nats per row that the last steps together may have gained for the optimiser to be nearly done ...
-SETTLED_STEPS = 3  # ... which were so many
+SETTLED = 1e-3  # nats per row that the last few steps together may have gained for the optimiser to be nearly done
 ENDS = {
     OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
+    OptimiserEnd.CALLBACK: TrainingEnd.OPTIMUM_FOUND,
     OptimiserEnd.MAX_ITERATIONS: TrainingEnd.MAX_ITERATIONS,
     OptimiserEnd.NO_FURTHER_STEP: TrainingEnd.NO_FURTHER_STEP,
     OptimiserEnd.TIME_LIMIT: TrainingEnd.TIME_LIMIT,
@@ -107,6 +108,7 @@ class ExactTraining:
         )
         self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self._best_gradient: FloatArray | None = None
+        self._leader: KnownOptimum | None = None  # the best so far, where its surroundings are known
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
         self._started, self._evaluations, self._recorded = 0.0, 0, False
@@ -239,7 +241,7 @@ class ExactTraining:
             if gain > SETTLED * self.n:
                 settings = COARSE
                 yield revived, settings
-        if settings is COARSE:
+        if settings is COARSE or not self._settled:  # the best may also be what training started from
             yield self.best_theta, FINE
 
     def _starts(self) -> list[FloatArray]:
@@ -254,20 +256,23 @@ class ExactTraining:
 
     def _climb(self, theta: FloatArray, settings: LBFGSSettings) -> tuple[TrainingEnd, str, int]:
         """L-BFGS from a start: how it ended, details, restarts."""
-        left = self.timer.left()
+        # The model at the best θ is computed again in the end.
+        left = self.timer.left() - self._evaluation_seconds / EVALUATION_FACTORISATIONS
         self._followed = False
         if left <= self._evaluation_seconds:
             return TrainingEnd.TIME_LIMIT, "", 0
         again, before = settings is FINE and bool(self._likelihoods), self.best_lml
         self._steps, self._model = [], None  # the model's memory is needed
-        curvature = self.search.curvature(theta)
+        curvature = self.search.curvature(theta, self.n)
+        coarse = settings is COARSE
+        leader = self._leader if coarse else None
         try:
             optimum = minimise(
                 LogCoordinates.objective(self._evaluate),
                 LogCoordinates.from_theta(theta),
                 bounds=LogCoordinates.bounds(self.layout.bounds),
                 time_limit=left,
-                callback=self._after_step,
+                callback=until_settled(self.n, leader, settles=coarse, after=self._after_step),
                 settings=settings,
                 curvature=None if curvature is None else self.n * curvature,
                 clock=self.timer.clock,
@@ -281,10 +286,14 @@ class ExactTraining:
             self._likelihoods.append(-optimum.value)
         if self.best_lml > before + (SETTLED * self.n if again else 0.0):
             self._settled = self._followed
+            if curvature is not None:
+                self._leader = KnownOptimum(self.layout, self.best_theta, self.best_lml, self.n, curvature)
+        elif again and self._followed:  # from the best θ nothing leads higher, wherever that came from
+            self._settled = True
         return ENDS[optimum.reason], "", optimum.restarts
 
     def _is_settled(self, optimum: Optimum) -> bool:
-        if optimum.reason in (OptimiserEnd.CONVERGED, OptimiserEnd.NO_FURTHER_STEP):
+        if optimum.reason in (OptimiserEnd.CONVERGED, OptimiserEnd.NO_FURTHER_STEP, OptimiserEnd.CALLBACK):
             return True
         last = self._steps[-SETTLED_STEPS - 1 :]
         return len(last) > SETTLED_STEPS and last[-1] - last[0] <= SETTLED * self.n

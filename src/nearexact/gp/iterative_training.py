@@ -243,7 +243,7 @@ class IterativeTraining:
         rows = self._select(theta, m)
         self._objective = objective = self._objective_with(theta, self.X[rows])
         best: list[float] = []  # so far, after each evaluation of this climb
-        curvature = self.search.curvature(theta)
+        curvature = self.search.curvature(theta, self.n)
 
         def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
             if best:  # an evaluation that would not end in time takes from what is kept for the end

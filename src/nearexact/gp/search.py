@@ -26,6 +26,7 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.flops import exact_flops, feature_count
+from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.row_noise import RowNoise, noise_of
@@ -50,19 +51,21 @@ GROWTH = 2  # from one subset to the next
 MOST_ROWS = 2048  # of the largest subset, of which an evaluation takes a few tenths of a second
 FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
-AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
 SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which one of them is enough to carry on
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
 CARRIED, MOST_CARRIED = 3, 6  # optima of a subset that go on to the next; more than three only if they are rivals
 RIVAL = 0.03  # nats per row: of an optimum so near to the best of a subset nobody knows which one wins on more rows
 OTHER_NOISE = 3.0  # factor between noise variances, from which on two optima explain the data in different ways
 SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
-CURVATURE_ROWS = 1024  # that second derivatives are judged by, at most
+# Rows that second derivatives are judged by: so many that this takes about as long as one evaluation with those rows
+# that they are for.
+FEWEST_CURVATURE_ROWS, MOST_CURVATURE_ROWS = 256, 1024
 CURVATURE_SHARE = 0.1  # of the time limit, at most
+LEADER_EVALUATIONS = 12  # on each larger subset that the best of a subset must have time for, before others have theirs
 NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
 NEIGHBOUR_WORK = 10**10  # multiplications that may be spent on finding neighbours: about a second
 
-_Start = tuple[FloatArray, FloatArray | None]  # θ, and the curvature there if it is known
+_Start = tuple[FloatArray, FloatArray | None]  # θ, and the curvature there if θ is an optimum of fewer rows
 
 
 @dataclass(frozen=True)
@@ -141,11 +144,9 @@ class Search:
     def run(self) -> None:
         """Go through the subsets while there is time."""
         for position, rows in enumerate(self.sizes):
-            if position and self.timer.left() < self._predicted_seconds(rows):
+            if position and self.timer.left() < self._predicted_seconds():
                 break
-            starts = self._first_starts() if position == 0 else self._next_starts(rows)
-            if not self._round(rows, starts):
-                break
+            self._round(rows, self._first_starts() if position == 0 else self._next_starts(rows))
 
     @property
     def is_complete(self) -> bool:
@@ -158,15 +159,17 @@ class Search:
         data, noise = (subset.X[:rows], subset.y[:rows]), noise_of(subset.row_noise, slice(rows))
         return ExactObjective(self.layout.kernel, START_NOISE, *data, row_noise=noise, numerics=self.numerics)
 
-    def curvature(self, theta: FloatArray) -> FloatArray | None:
+    def curvature(self, theta: FloatArray, wanted_rows: int) -> FloatArray | None:
         """About the second derivatives of the negative likelihood per row by the logarithms of θ, if there is time.
 
-        They are those of a subset that has been searched already, and positive definite.
+        They are those of a subset that has been searched already, and positive definite. `wanted_rows` are those of the
+        likelihood that they are wanted for.
         """
         if not self.rounds:
             return None
         last = self.rounds[-1].rows
-        rows = min(last, CURVATURE_ROWS)
+        as_one = int(wanted_rows / (len(theta) + 1) ** (1.0 / 3.0))
+        rows = min(last, max(FEWEST_CURVATURE_ROWS, min(as_one, MOST_CURVATURE_ROWS)))
         if len(theta) * self._evaluation_seconds * (rows / last) ** 3 > CURVATURE_SHARE * self.timer.time_limit:
             return None
         objective = LogCoordinates.objective(self.objective(rows))
@@ -206,25 +209,27 @@ class Search:
         deadline = self.timer.clock() + seconds
         for start, _ in ((theta, None), *self._second_chance(theta)):
             try:
-                optimum = self._minimise(self.objective(rows), start, deadline - self.timer.clock())
+                optimum = self._minimise(self.objective(rows), (start, None), deadline - self.timer.clock())
             except NumericalError:
                 continue
             if -optimum.value > self.candidates[0].likelihood:
                 self.candidates.insert(0, SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
 
     def _minimise(
-        self, objective: ExactObjective, theta: FloatArray, seconds: float, curvature: FloatArray | None = None
+        self, objective: ExactObjective, start: _Start, seconds: float, best: KnownOptimum | None = None
     ) -> Optimum:
+        (theta, curvature), rows = start, len(objective.y)
         optimum = minimise(
             LogCoordinates.objective(objective),
             LogCoordinates.from_theta(theta),
             bounds=LogCoordinates.bounds(self.layout.bounds),
             time_limit=max(seconds, 0.0),
+            callback=until_settled(rows, best, settles=curvature is not None),
             settings=SETTINGS,
-            curvature=None if curvature is None else len(objective.y) * curvature,
+            curvature=None if curvature is None else rows * curvature,
             clock=self.timer.clock,
         )
-        self.flops += optimum.evaluations * exact_flops(len(objective.y), self._n_features)
+        self.flops += optimum.evaluations * exact_flops(rows, self._n_features)
         return optimum
 
     def _first_starts(self) -> Iterator[_Start]:
@@ -283,7 +288,7 @@ class Search:
         self._waiting = [(c.theta, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
         while self._waiting:
             theta = self._waiting[0][0]
-            yield theta, self.curvature(theta)
+            yield theta, self.curvature(theta, rows_now)
             del self._waiting[0]  # only now, after it was tried
         if rows_now <= MOST_ROWS:
             yield from self._rough_in_one_input(NEXT_ROUGH)
@@ -295,47 +300,64 @@ class Search:
         if revived is not None:
             yield revived, None
 
-    def _predicted_seconds(self, rows: int) -> float:
-        """What a few evaluations with so many rows may take: they grow with the third power."""
+    def _predicted_seconds(self) -> float:
+        """What a few evaluations with the next subset may take: they grow with the third power."""
         return 5.0 * self._evaluation_seconds * GROWTH**3
 
-    def _round(self, rows: int, starts: Iterator[_Start]) -> bool:
-        """Optimise from each start on a subset; whether there was time for all of them."""
+    def _leaders_seconds(self, rows: int) -> float:
+        """What it takes to carry the best optimum of so many rows on to all larger subsets."""
+        growth = sum((size / rows) ** 3 for size in self.sizes if size > rows)
+        return LEADER_EVALUATIONS * self._evaluation_seconds * growth
+
+    def _round(self, rows: int, starts: Iterator[_Start]) -> None:
+        """Optimise from each start on a subset, while there is time."""
         started = self.timer.seconds()
         objective = self.objective(rows)
-        results: list[SubsetOptimum] = []
+        reached: list[float] = []
+        results: list[SubsetOptimum] = []  # but for those that have come near to the best
+        leader: KnownOptimum | None = None
         evaluations, finished = 0, True
-        for theta, curvature in starts:
-            if results and self.timer.left() < self._evaluation_seconds:
+        for start in starts:
+            left = self.timer.left() - (self._leaders_seconds(rows) if results else 0.0)
+            if results and left < self._evaluation_seconds:
                 finished = False
                 break
             try:
-                optimum = self._minimise(objective, theta, self.timer.left(), curvature)
+                optimum = self._minimise(objective, start, left, leader)
             except NumericalError as error:
                 logger.debug("a start on %d rows failed: %s", rows, error)
                 continue
             evaluations += optimum.evaluations
             self._evaluation_seconds = optimum.seconds / optimum.evaluations
-            results.append(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
-            finished = optimum.reason is not OptimiserEnd.TIME_LIMIT
-            self._keep(results, rows)
-            best = self.candidates[0].likelihood
-            self._agreeing = sum(best - result.likelihood <= AGREEMENT * rows for result in results)
+            finished = finished and optimum.reason is not OptimiserEnd.TIME_LIMIT
+            result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
+            reached.append(result.likelihood)
+            if (
+                leader is None
+                or result.likelihood > leader.likelihood
+                or not leader.is_near(result.theta, result.likelihood)
+            ):
+                results.append(result)
+                self._keep(results, rows)
+            best, curvature = self.candidates[0], start[1]
+            if best is result:  # another curvature than that of its start is not known
+                known = (self.layout, best.theta, best.likelihood, rows)
+                leader = None if curvature is None else KnownOptimum(*known, curvature)
+            self._agreeing = sum(best.likelihood - likelihood <= AGREEMENT * rows for likelihood in reached)
         seconds = self.timer.seconds() - started
         if results and self._waiting:  # what was not tried on this subset may still win: as near to the best as before
-            best = self.candidates[0].likelihood
-            self.candidates += [SubsetOptimum(theta, best - deficit * rows) for theta, deficit in self._waiting]
+            highest = self.candidates[0].likelihood
+            self.candidates += [SubsetOptimum(theta, highest - deficit * rows) for theta, deficit in self._waiting]
             self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
             self._waiting = []
         if results:
-            likelihoods = tuple(sorted((result.likelihood for result in results), reverse=True))
+            likelihoods = tuple(sorted(reached, reverse=True))
             self.rounds.append(Round(rows, likelihoods, evaluations, seconds, finished))
             self.on_round(self.rounds[-1])
             logger.info(
                 "search on %d rows: %.6g, %d of %d starts agree, %d evaluations, %.1f s",
                 rows, likelihoods[0], self.rounds[-1].agreeing, len(likelihoods), evaluations, seconds,
             )  # fmt: skip
-        return finished
 
     def _keep(self, results: list[SubsetOptimum], rows: int) -> None:
         """The results without those that are another's optimum, the best first."""

@@ -69,6 +69,17 @@ def with_all_inputs(layout: ParameterLayout, theta: FloatArray) -> FloatArray | 
     return None if np.allclose(revived, theta) else revived
 
 
+def with_capped_lengthscales(layout: ParameterLayout, theta: FloatArray) -> FloatArray:
+    """θ with lengthscales of at most the one from which on an input hardly matters."""
+    kernel, noise_variance = layout.unpack(theta)
+    capped: dict[str, FloatArray] = {}
+    for name, value in kernel.parameters.items():
+        power = INPUT_POWERS.get(name.rpartition(".")[2])
+        if power is not None:
+            capped[name] = np.minimum(value ** (1.0 / power), NO_INFLUENCE) ** power
+    return layout.pack(kernel.with_parameters(capped), noise_variance)
+
+
 def gain_by_switching_on(
     layout: ParameterLayout, theta: FloatArray, gradient: FloatArray, revived: FloatArray
 ) -> float:

@@ -1,0 +1,63 @@
+"""An optimum that another start may be on its way to: then there is no need to follow it to the end.
+
+The last steps of an optimiser gain next to nothing and take most of its evaluations. A start that has come near to a
+known optimum, in likelihood and in θ, agrees with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nearexact.gp.optimise import Step
+from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.starts import with_capped_lengthscales
+from nearexact.typing import FloatArray
+
+AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
+SETTLED_GAIN = 3e-4  # nats per row that the last steps together may have gained for a start to have settled ...
+SETTLED_STEPS = 3  # ... which were so many
+
+
+@dataclass(frozen=True, eq=False)
+class KnownOptimum:
+    """The best θ so far of some rows, and how strongly their likelihood bends around it."""
+
+    layout: ParameterLayout
+    theta: FloatArray
+    likelihood: float  # of these rows, in nats
+    rows: int
+    curvature: FloatArray  # about the second derivatives of the negative likelihood per row, by the logarithms of θ
+
+    def is_near(self, theta: FloatArray, likelihood: float) -> bool:
+        """Whether the likelihood here is about as high, and both differ by no more than a hill of that height."""
+        if self.likelihood - likelihood > AGREEMENT * self.rows:
+            return False
+        change = self._logs(theta) - self._logs(self.theta)
+        return bool(0.5 * change @ self.curvature @ change <= AGREEMENT)
+
+    def _logs(self, theta: FloatArray) -> FloatArray:
+        """Lengthscales of inputs that do not matter are alike, however long they are."""
+        return LogCoordinates.from_theta(with_capped_lengthscales(self.layout, theta))
+
+
+def until_settled(
+    rows: int, best: KnownOptimum | None, *, settles: bool, after: Callable[[Step], None] = lambda _: None
+) -> Callable[[Step], None]:
+    """What an optimiser is to call after each step: ends it near the best optimum so far.
+
+    With `settles` also where its last steps have gained little. That is for starts that were an optimum of fewer rows;
+    others may be on a plateau.
+    """
+    values: list[float] = []
+
+    def after_step(step: Step) -> None:
+        after(step)
+        values.append(step.value)
+        last = values[-SETTLED_STEPS - 1 :]
+        if settles and len(last) > SETTLED_STEPS and last[0] - last[-1] <= SETTLED_GAIN * rows:
+            raise StopIteration
+        if best is not None and best.is_near(LogCoordinates.to_theta(step.theta), -step.value):
+            raise StopIteration
+
+    return after_step
