@@ -151,6 +151,10 @@ def test_too_many_categories() -> None:
     nearly = text(*(str(i) for i in range(40)), "about 7")
     with pytest.raises(ValueError, match="most are numbers, but not 'about 7' in row 41"):
         recognise("x", nearly, ".")
+    with pytest.raises(ValueError, match=r"most are numbers with a unit, such as '0\.5 kg'"):
+        recognise("x", text("!", *(f"{i}.5 kg" for i in range(40))), ".")
+    with pytest.raises(ValueError, match="as those of an id"):
+        recognise("x", text(*(f"{i}{'ABCDE'[i % 5]}" for i in range(40))), ".")
 
 
 @pytest.mark.parametrize(

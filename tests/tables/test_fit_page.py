@@ -44,12 +44,14 @@ def page_file(fitted: Fitted, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_toolbar(charts: Any, chart: Any, has_hover: bool) -> None:
-    """It is there only while the mouse is over a chart, and above the legend."""
+    """It is there only while the mouse is over a chart, above the legend, and no dark box."""
     assert (charts.locator(".modebar-group").count() > 0) == has_hover
     if not has_hover:
         return
     bars, box = chart.locator(".modebar-group"), "(element) => element.getBoundingClientRect().toJSON()"
     assert bars.first.evaluate("(bar) => getComputedStyle(bar).opacity") == "0"
+    boxes = bars.evaluate_all("(bars) => bars.map((bar) => getComputedStyle(bar).backgroundColor)")
+    assert set(boxes) == {"rgba(0, 0, 0, 0)"}
     legend = chart.locator(".legend").evaluate(box)
     assert all(bars.nth(i).evaluate(box)["bottom"] <= legend["top"] + 1.0 for i in range(bars.count()))
 
@@ -148,3 +150,20 @@ def test_partial_dependence_is_an_average_of_predictions(fitted: Fitted) -> None
     smooth = partial_dependence(fitted.model, recipe, values, HOSTILE)
     assert np.ptp(smooth.mean) > 1.0  # a sine
     assert np.ptp(partial_dependence(fitted.model, recipe, values, LONG).mean) < 0.2  # nothing
+    assert curve.rows == 50
+    assert partial_dependence(fitted.model, recipe, values[:12], LONG).rows == 12
+
+
+def test_a_curve_of_dates_shows_the_course_of_a_year_and_no_times_of_day() -> None:
+    rng = np.random.default_rng(0)
+    when = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.sort(rng.uniform(0.0, 4.0 * 365.0, 250)), unit="D")
+    days = (when - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
+    season, daytime = (np.sin(2.0 * np.pi * np.asarray(days) / period) for period in (365.2425, 1.0))
+    frame = pd.DataFrame({"when": when, "y": season + daytime + 0.05 * rng.normal(size=250)})
+    found = fit(frame, "y", kernel="se", time_limit="20s", refit=False)
+    curve = partial_dependence(found.model, found.prepared.recipe, found.prepared.train, "when")
+    places = (pd.DatetimeIndex(curve.places) - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
+    expected = np.sin(2.0 * np.pi * np.asarray(places) / 365.2425)
+    offset = np.median(curve.mean - expected)  # of the times of day of the rows that it is averaged over
+    assert np.abs(curve.mean - expected - offset).max() < 0.2
+    assert (np.diff(places) < 365.2425 / 9.0).all()

@@ -13,7 +13,7 @@ from nearexact import tables
 from nearexact.cli import main
 from nearexact.tables import Fitted, fit
 from nearexact.tables.kernel_names import COMPARED
-from nearexact.tables.terminal import summary_lines
+from nearexact.tables.terminal import WIDTH, summary_lines
 
 
 def table(folder: Path, n: int) -> Path:
@@ -29,10 +29,12 @@ def test_the_exact_gp_is_taken_where_it_is_affordable(fitted: Fitted) -> None:
     assert (summary.verdict, summary.doubt, summary.gap_per_point) == ("exact", None, 0.0)
     assert summary.m == summary.rows_train
     assert summary.about_theta == fitted.model.certificate_.about_theta
-    text = str(summary)
+    lines = str(summary).splitlines()
+    text = " ".join(" ".join(lines).split())
     assert "exact GP, kernel se" in text
     assert "exact: log marginal likelihood" in text
     assert summary.about_theta in text
+    assert max(map(len, lines)) <= WIDTH
 
 
 def test_files_of_exact_models_predict_and_certify(

@@ -150,6 +150,24 @@ def test_a_round_that_time_cuts_short_does_not_count() -> None:
     assert choice.rows == 130
     assert [trial.rows for trial in choice.trials[: 2 * len(COMPARED) + 1]] == [130] * 2 * len(COMPARED) + [260]
     assert choice.untried == []
+    assert choice.cut_short == []
+
+
+def test_a_kernel_that_was_not_optimised_to_the_end_is_named() -> None:
+    X, y = wavy(60)
+    told: list[Trial] = []
+    looks = 0
+
+    def clock() -> float:
+        """Time is up a few steps into the fourth kernel."""
+        nonlocal looks
+        looks += len(told) >= 3
+        return 0.0 if looks < 8 else 100.0
+
+    choice = choose(X, y, time_limit=10.0, seed=0, on_trial=lambda trial, _: told.append(trial), clock=clock)
+    assert choice.tried == list(COMPARED)[:4]
+    assert choice.cut_short == [COMPARED[3]]
+    assert choice.untried == list(COMPARED)[4:]
 
 
 def test_no_memory_is_no_reason_to_fail() -> None:

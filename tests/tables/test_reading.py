@@ -221,7 +221,7 @@ def read_all(path: Path) -> pd.DataFrame:
         (b"a,b\n1,2,3\n4,5,6\n", "its rows have more cells than its header"),
         (b'a,b\n1,"2\n3,4\n', "EOF inside string"),
         (b"a,a\n1,2\n", "more than one column of the name 'a'"),
-        (b"a,b\n1,K\xf6ln\n", r"is not UTF-8 text \(byte 0xf6\): pass its encoding, such as latin-1"),
+        (b"a,b\n1,K\xf6ln\n", r"is not UTF-8 text \(byte 0xf6\): pass its encoding, such as --encoding latin-1"),
         (b"a,b\n1,\0\n", "it is a binary file"),
         (b"PK\x03\x04 and so on", "a zip archive or an Excel workbook: save it as CSV"),
         (b"PAR1 and so on", "cannot be read as a table"),

@@ -185,11 +185,22 @@ def _category(name: str, series: pd.Series, decimal: str, most: int) -> Column:
             at = int(np.flatnonzero(wrong)[0])
             with_sign = f" with {number.sign}" if number.sign else ""
             but = f"; most are numbers{with_sign}, but not {_shown(series.iloc[at])} in row {at + 1}"
+        elif (example := _with_a_unit(text)) is not None:
+            but = f"; most are numbers with a unit, such as {_shown(example)}"
         raise problem(
             f"column {name!r} is text with {len(categories)} different values, more than {most}{but}",
             "correct it, leave it out with --ignore, or raise --max-categories",
         )
     return Column(name, "category", categories=tuple(categories))
+
+
+def _with_a_unit(text: pd.Series) -> str | None:
+    """The first cell that is a number with the same letters after it as in most other cells; None without such."""
+    units = text.str.extract(r"^[-+\d.,' ]*\d\s*([^\W\d_]+)$")[0]
+    if units.isna().all():
+        return None
+    alike = units == units.mode()[0]
+    return str(text[alike].iloc[0]) if 2 * alike.sum() > len(text) else None
 
 
 def _most_frequent_sign(text: pd.Series) -> str:

@@ -85,6 +85,7 @@ def fit_page(fitted: Fitted) -> str:
         + [[name, f"left out: {reason}", ""] for name, reason in fitted.prepared.recipe.left_out.items()],
         repaired=repair_line(record),
         curves=[curve.column for curve in curves],
+        curve_rows=max((curve.rows for curve in curves), default=0),
         figures={name: pages.as_json(figure) for name, figure in figures.items()},
     )
 
@@ -112,7 +113,7 @@ def _bounds(fitted: Fitted, along: str, title: str, *, log: bool) -> dict[str, A
     traces = [
         _line(x, [getattr(stage, name) / stage.n for stage in stages], label, colour) for label, name, colour in lines
     ]
-    axis: dict[str, Any] = {"title": {"text": title}}
+    axis: dict[str, Any] = {"title": {"text": title}, "rangemode": "tozero"}  # a single stage has no range of its own
     if log:
         axis |= {"type": "log", "tickvals": sorted(set(x)), "ticktext": [str(m) for m in sorted(set(x))]}
     return _figure(traces, axis, {"title": {"text": "nats per row"}}, legend=True)
@@ -185,6 +186,7 @@ def _curve(curve: Dependence, target: str) -> dict[str, Any]:
             "y": curve.mean,
             "error_y": {"type": "data", "array": 2.0 * curve.std, "color": BLUE},
             "marker": {"color": BLUE, "size": 9},
+            "hoverinfo": "x+y",
         }
         return _figure([points], {**axis, "type": "category"}, y_axis)
     if curve.kind == "date":
@@ -233,7 +235,7 @@ def _line(x: list[Any], y: list[float], name: str, colour: str, *, dash: bool = 
 
 def _points(x: FloatArray, y: FloatArray) -> dict[str, Any]:
     marker = {"color": BLUE, "size": 9 if len(x) <= FEW_POINTS else 5, "opacity": 0.6}
-    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker}
+    return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, "hoverinfo": "x+y"}
 
 
 def _some(n: int) -> Any:

@@ -107,7 +107,7 @@ def fit(
     recipe = prepared.recipe
     on_event(
         f"{file}; {len(prepared.y_train)} rows to train and {len(prepared.y_test)} to test,"
-        f" {len(recipe.columns)} columns become {len(recipe.inputs)} inputs"
+        f" {_counted(len(recipe.columns), 'column')} as {_counted(len(recipe.inputs), 'input')}"
     )
     from nearexact.tables.model_search import ModelSearch, SearchLimits  # only here, since they need torch
     from nearexact.tables.summarising import summarise
@@ -129,6 +129,10 @@ def fit(
     model.set_params(progress=False, time_limit=time_limit, memory_limit=memory_limit)
     model.metadata_ = {RECIPE: {**recipe.to_json(), "summary": summary.to_json()}}
     return Fitted(model, prepared, found.choice, found.evaluation, summary, found.interrupted)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def check_one_target(path: Source, target: str, spelling: Spelling = Spelling()) -> None:  # noqa: B008

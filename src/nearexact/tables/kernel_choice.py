@@ -114,6 +114,12 @@ class Choice:
         """Names of kernels for which none was."""
         return list(dict.fromkeys(trial.kernel for trial in self.trials if trial.kernel not in self.tried))
 
+    @property
+    def cut_short(self) -> list[str]:
+        """Names of kernels that were not optimised to the end even once: their likelihoods may be too low."""
+        ended = {trial.kernel for trial in self.trials if trial.has_likelihood and trial.note != CUT_SHORT}
+        return [name for name in self.tried if name not in ended]
+
 
 def named(kernel: Kernel | str, X: FloatArray | pd.DataFrame, y: FloatArray) -> Choice:
     """The kernel that was asked for, by name with the values to start from for these data."""

@@ -201,6 +201,9 @@ class ModelSearch:
         if choice.untried:
             names = ", ".join(choice.untried)
             self.notes.append(f"no likelihood of {len(choice.untried)} of {len(COMPARED)} kernels is known: {names}")
+        if choice.cut_short:
+            names = ", ".join(choice.cut_short)
+            self.notes.append(f"no time was left to optimise {names} to the end: the likelihood may be too low")
         return choice
 
     def _tried(self, trial: Trial, optimum: KernelOptimum | None) -> None:

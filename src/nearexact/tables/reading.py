@@ -292,7 +292,7 @@ def _explained(name: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{name} is not {error.encoding.upper()} text (byte 0x{error.object[error.start]:02x}): pass its encoding,"
-            " such as latin-1"
+            " such as --encoding latin-1"
         ) from error
     except pd.errors.ParserWarning as error:
         raise ValueError(f"{name} cannot be read as a table: its rows have more cells than its header") from error

@@ -196,7 +196,11 @@ def _recipe(header: ModelHeader) -> Recipe | None:
 
 
 def _entry(name: str, text: str) -> str:
-    return f"{name:<{LABEL}}{text}"
+    """A figure with its name; what is long goes on below, without breaking names of columns or files."""
+    if LABEL + len(text) <= WIDTH:  # as it is, with its blanks
+        return f"{name:<{LABEL}}{text}"
+    lines = textwrap.wrap(text, WIDTH - LABEL, break_long_words=False, break_on_hyphens=False)
+    return f"{name:<{LABEL}}" + f"\n{' ' * LABEL}".join(lines)
 
 
 def _wrapped(text: str) -> list[str]:

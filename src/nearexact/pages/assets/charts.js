@@ -27,6 +27,8 @@ const Charts = (() => {
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: touch ? false : "zoom",
       margin: { l: 56, r: 12, t: 28, b: 44 }, showlegend: false, hoverlabel: { namelength: -1 },
+      // Without these the toolbar is a dark box: half of a transparent background counts as half of black.
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--muted"), activecolor: style("--text") },
       ...layout, ...axes,
       font: { family: style("--font"), size: 12, color: style("--text"), ...layout.font },
     };
