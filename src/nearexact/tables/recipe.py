@@ -207,7 +207,7 @@ class Prepared:
 
 def prepare(
     file: TableFile,
-    target: str,
+    target: str | Sequence[str],
     *,
     ignore: Collection[str] = (),
     missing: Missing = "error",
@@ -220,7 +220,7 @@ def prepare(
     """Read a table, find out what its columns are, and put some rows aside to test on.
 
     Kinds and categories come from the whole table; medians to fill in from the rows to train on. Several targets are
-    separated by commas. Columns with known noise and weights are no inputs.
+    separated by commas, or a list. Columns with known noise and weights are no inputs.
     """
     if missing not in MISSING_POLICIES:
         raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
@@ -265,8 +265,10 @@ def prepare(
     return replace(prepared, notes=(*prepared.notes, *notes), index_like=tuple(suspects))
 
 
-def target_names(target: str, columns: Collection[str]) -> tuple[str, ...]:
+def target_names(target: str | Sequence[str], columns: Collection[str]) -> tuple[str, ...]:
     """The columns that are meant: the one of this name or, if there is none, those that are separated by commas."""
+    if not isinstance(target, str):
+        return tuple(target)
     return (target,) if target in columns else tuple(name.strip() for name in target.split(","))
 
 
