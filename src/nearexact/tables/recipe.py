@@ -288,6 +288,18 @@ def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, 
     return recipe.completed(values[rows], recipe.missing), learnt.of(rows)
 
 
+def more_rows(file: TableFile, recipe: Recipe) -> tuple[FloatArray, Learnt, list[str]]:
+    """Values of all rows of another file to learn from, what is learnt from besides, and what was dropped."""
+    recipe.check_columns(file, with_target=True)
+    frame = read(file, [*recipe.names, *recipe.learnt_from])
+    values, learnt = recipe.values(frame, file.decimal), _learnt(frame, recipe, file.decimal)
+    _check_missing(recipe, values, learnt)
+    values, learnt, notes = _complete_rows(recipe, values, learnt)
+    if not len(values):
+        raise ValueError(f"{file.name} has no rows to learn from")
+    return recipe.completed(values, recipe.missing), learnt, notes
+
+
 def _check_roles(file: TableFile, roles: Recipe, ignore: Collection[str]) -> None:
     """Raise a ValueError if columns that are named are not there, or cannot be what they are meant to be."""
     unknown = [name for name in (*roles.learnt_from, *ignore) if name not in file.columns]
@@ -330,9 +342,7 @@ def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
 
 def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
     """Deal with missing values, and split the rows."""
-    counts = np.isnan(np.column_stack([values, learnt.columns()])).sum(0)
-    if recipe.missing == "error" and counts.any():
-        raise missing_values(dict(zip([*recipe.names, *recipe.learnt_from], counts.tolist(), strict=True)))
+    _check_missing(recipe, values, learnt)
     values, learnt, notes = _complete_rows(recipe, values, learnt)
     if len(values) < FEWEST_ROWS:
         raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(values)}")
@@ -353,6 +363,13 @@ def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
     trained, tested = learnt.of(train), learnt.of(test)
     parts = (values[train], trained.y, values[test], tested.y)
     return Prepared(recipe, *parts, tuple(notes), noise_train=trained.noise, noise_test=tested.noise)
+
+
+def _check_missing(recipe: Recipe, values: FloatArray, learnt: Learnt) -> None:
+    """Raise a ValueError if cells are missing where that is an error."""
+    counts = np.isnan(np.column_stack([values, learnt.columns()])).sum(0)
+    if recipe.missing == "error" and counts.any():
+        raise missing_values(dict(zip([*recipe.names, *recipe.learnt_from], counts.tolist(), strict=True)))
 
 
 def _complete_rows(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[FloatArray, Learnt, list[str]]:
