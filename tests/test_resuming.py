@@ -54,6 +54,8 @@ def test_a_fit_goes_on_to_the_same_digits(monkeypatch: pytest.MonkeyPatch, tmp_p
     ):
         with pytest.raises(ValueError, match=words):
             other.fit(*data, resume=state)
+    with pytest.raises(ValueError, match="or their known noise"):  # the same for all rows: scalings do not tell
+        model().fit(X, Y, noise_variance=np.full(300, 0.1), resume=state)
     state.write_text("{}")
     with pytest.raises(ValueError, match="does not hold the state"):
         model().fit(X, Y, resume=state)

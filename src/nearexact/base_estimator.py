@@ -42,8 +42,10 @@ from nearexact.gp.function_draws import draw_functions
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.memory import row_chunks
+from nearexact.gp.more_rows import AllAdded
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_gradients import prediction_gradients
+from nearexact.gp.row_noise import noise_variances
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
@@ -106,6 +108,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
     _scaling_y: Scaling
     _weight_unit: float  # the `sample_weight` of a new observation
     _problem: Problem | None  # not in a loaded model
+    _added: AllAdded = AllAdded()  # by updates
     # Limits that clones of one estimator have warned about, shared by all of them: a cross-validation warns once, not
     # once for each fold. None in an estimator that is no clone, which always warns.
     _warned: set[str] | None = None
@@ -328,7 +331,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         check_is_fitted(self, "_posterior")
         if is_dask_collection(X) or is_dask_collection(y):
             raise ValueError("update is for arrays, not for Dask collections: fit again with all rows")
-        with self._unchanged_by_errors():
+        with self._unchanged_by_errors(BaseException):  # Ctrl-C too
             update(self, self._more_data(X, y, noise_variance, sample_weight))
         return self
 
@@ -503,6 +506,7 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         estimate = None if from_training is None else Estimate(from_training.value, from_training.standard_error)
         verdict = self._verdict(bounds, problem.data.noise_only(LEAST_VARIANCE), evidence, estimate)
         self.certificate_ = Certificate.of(bounds, verdict, evidence, estimate=estimate)
+        self._added = AllAdded()
         self.metadata_ = {}  # what was kept with an earlier fit belongs to other data
 
     def _training_data(self, X: Any, y: Any, noise_variance: Any = None, sample_weight: Any = None) -> Problem:
@@ -558,6 +562,15 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         for given, held in ((problem.X, posterior.X), (problem.y, posterior.y)):
             if not torch.allclose(given.to(held.device), held, rtol=SAME_ROWS, atol=SAME_ROWS):
                 raise ValueError("these are not the data that the model was fitted to: the rows differ")
+        noise, held_noise = (
+            torch.as_tensor(noise_variances(part.row_noise, self.noise_variance_), device=posterior.X.device)
+            for part in (problem, posterior)
+        )
+        if not bool(((noise - held_noise).abs() <= SAME_ROWS * held_noise).all()):
+            raise ValueError(
+                "these are not the data that the model was fitted to, with their noise_variance and sample_weight:"
+                " the noise of the rows differs"
+            )
 
     def _warn_if_cut_short(self) -> None:
         ended = self.history_[-1].ended
@@ -587,12 +600,12 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
     @contextmanager
-    def _unchanged_by_errors(self) -> Iterator[None]:
+    def _unchanged_by_errors(self, errors: type[BaseException] = Exception) -> Iterator[None]:
         """A fit that fails leaves this object as it was."""
         before = self.__dict__.copy()
         try:
             yield
-        except Exception:
+        except errors:
             self.__dict__ = before
             raise
 

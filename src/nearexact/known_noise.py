@@ -43,7 +43,7 @@ class KnownNoise:
         if not len(used):
             raise ValueError("sample_weight must be positive for some rows, got zero for all of them")
         variances, weights = variances[used], weights[used]
-        unit = float(weights.mean()) if unit is None else unit
+        unit = float(weights.max() * (weights / weights.max()).mean()) if unit is None else unit  # whose sum is finite
         if len(used) == len(y) and not variances.any() and (weights == unit).all():
             return None
         return KnownNoise(variances, weights, unit, used)

@@ -19,6 +19,7 @@ from nearexact import kernels
 from nearexact.files import replacing
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.more_rows import AllAdded
 from nearexact.gp.neighbours import SIZES
 from nearexact.gp.posterior import ExactPosterior, RowSums, SparsePosterior
 from nearexact.gp.row_noise import RowNoise
@@ -104,6 +105,8 @@ def save(estimator: SGPRegressor | GPRegressor, path: str | os.PathLike[str]) ->
         header["residual_bound"] = posterior.residual_bound
     if isinstance(posterior, SparsePosterior) and posterior.sums is not None:
         header["sums"] = asdict(posterior.sums)
+    if estimator._added.values:
+        header["added"] = asdict(estimator._added)
     try:
         text = json.dumps(header, default=plain_number)
     except (TypeError, OverflowError, RecursionError) as error:
@@ -159,6 +162,7 @@ def _rebuild(header: ModelHeader, arrays: dict[str, torch.Tensor]) -> SGPRegress
     kernel, noise_variance = _kernel(entries["kernel"]).for_inputs(d), positive(entries["noise_variance"])
     estimator._posterior = _posterior(entries, arrays, kernel, noise_variance)
     estimator._problem, estimator.search_ = None, []
+    estimator._added = _added(entries.get("added"))
     estimator._weight_unit = positive(entries.get("weight_unit", 1.0))
     estimator.kernel_, estimator.noise_variance_ = kernel, noise_variance
     estimator.inducing_points_ = scalings[0].undo(estimator._posterior.inducing_points.numpy())
@@ -215,6 +219,14 @@ def _sums(description: dict[str, Any] | None) -> RowSums | None:
     sums = RowSums(**description)
     count(sums.n), finite(sums.yy), finite(sums.log_scales), number(sums.trace), number(sums.log_residuals)
     return sums
+
+
+def _added(description: dict[str, Any] | None) -> AllAdded:
+    """Only models with updates have it."""
+    added = AllAdded() if description is None else AllAdded(**description)
+    if description is not None:
+        finite(added.distance), count(added.values)
+    return added
 
 
 def describe_stage(stage: Stage) -> dict[str, Any]:

@@ -50,6 +50,9 @@ def _identity(estimator: Regressor, problem: Problem) -> dict[str, Any]:
     kernel = settings["kernel"]
     settings["kernel"] = kernel if kernel is None or isinstance(kernel, str) else describe(kernel)
     scalings = [np.ravel(part).tolist() for s in (problem.scaling_X, problem.scaling_y) for part in (s.shift, s.scale)]
+    row_noise = problem.row_noise
+    if row_noise is not None:  # which may differ although all the above is the same
+        scalings += [[float(part.mean()), float(part.std())] for part in (row_noise.factors, row_noise.known)]
     return {"estimator": type(estimator).__name__, "settings": settings, "rows": problem.data.n, "scalings": scalings}
 
 
@@ -86,9 +89,11 @@ def _read(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(
                 f"{str(path)!r} is the state of another fit, whose {name} are {noted[name]!r}, not {identity[name]!r}"
             )
-    pairs = zip(noted["scalings"], identity["scalings"], strict=True)
-    if not all(len(old) == len(new) and np.allclose(old, new, rtol=SAME, atol=SAME) for old, new in pairs):
-        raise ValueError(f"{str(path)!r} is the state of a fit to other data: their means or deviations differ")
+    old, new = (np.concatenate(figures) for figures in (noted["scalings"], identity["scalings"]))
+    if len(old) != len(new) or not np.allclose(old, new, rtol=SAME, atol=SAME):
+        raise ValueError(
+            f"{str(path)!r} is the state of a fit to other data: their means or deviations differ, or their known noise"
+        )
     return state
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nearexact import persistence
 from nearexact.certificate import CERTIFIED_GAP, Certificate, Estimate
-from nearexact.gp.more_rows import AddedRows, Extended, extend
+from nearexact.gp.more_rows import AddedRows, AllAdded, Extended, extend
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.row_noise import noise_only
 from nearexact.gp.rows import LocalRows
@@ -37,8 +37,10 @@ def update(estimator: Regressor, new: Problem) -> None:
         memory_limit=estimator.memory_limit,
     )
     everything = None if held is None else _rows(held).followed_by(rows)
-    values = rows.y.numel()
-    reason = _why_anew(extended, values, [stage for stage in estimator.history_ if stage.ended != UPDATED][-1].n)
+    added = estimator._added.and_more(extended.distance, rows.y.numel())
+    learnt_rows = [stage for stage in estimator.history_ if stage.ended != UPDATED][-1].n
+    reason = _why_anew(extended, added, rows.y.numel(), learnt_rows)
+    estimator._added = added
     estimator._posterior = persistence.contiguous(extended.posterior)
     if held is not None and everything is not None:
         estimator._problem = replace(held, data=LocalRows(everything.X, everything.y, everything.row_noise))
@@ -74,21 +76,37 @@ def _constant(estimator: Regressor) -> float:
     return scaled + 0.5 * targets * sums.log_scales
 
 
-def _why_anew(extended: Extended, values: int, learnt_rows: int) -> str | None:
+def _why_anew(extended: Extended, added: AllAdded, values: int, learnt_rows: int) -> str | None:
     """Why θ should be learnt anew, if it should.
 
-    The model expects y_newᵀ(covariance)⁻¹y_new to be as large as the number of new values. If it is ρ times that,
-    variances that are ρ times as large would explain each value better by ½(ρ − 1 − log ρ) nats: so much, at least,
-    is to be gained.
+    All values that were added count together, too: of rows that come one by one, none says much by itself.
     """
-    ratio = max(extended.distance / values, 1e-12)
-    gain = 0.5 * (ratio - 1.0 - math.log(ratio))
-    if gain > CERTIFIED_GAP and gain * values > CHANCE_GAIN:
-        times = math.sqrt(ratio)
-        return f"the new rows are {times:.3g} times as far from the predictions as the model expects"
+    for distance, count, which in (
+        (extended.distance, values, "new rows"),
+        (added.distance, added.values, "rows of all updates together"),
+    ):
+        if _gain(distance, count) > CERTIFIED_GAP and _gain(distance, count) * count > CHANCE_GAIN:
+            times = math.sqrt(_ratio(distance, count))
+            return f"the {which} are {times:.3g} times as far from the predictions as the model expects"
     if extended.bounds.n > MOST_GROWTH * learnt_rows:
         return f"there are {extended.bounds.n} rows now, and hyperparameters were learnt from {learnt_rows}"
     return None
+
+
+def _gain(distance: float, values: int) -> float:
+    """What is to be gained by another θ, at least, in nats for each value.
+
+    The model expects y_newᵀ(covariance)⁻¹y_new to be as large as the number of new values. If it is ρ times that,
+    variances that are ρ times as large would explain each value better by ½(ρ − 1 − log ρ) nats.
+    """
+    ratio = _ratio(distance, values)
+    return 0.5 * (ratio - 1.0 - math.log(ratio))
+
+
+def _ratio(distance: float, values: int) -> float:
+    """ρ, with one value more that is as the model expects it: a single row that happens to be predicted right is no
+    sign of too large variances."""
+    return (max(distance, 0.0) + 1.0) / (values + 1.0)
 
 
 def _stage(estimator: Regressor, extended: Extended, seconds: float) -> Stage:

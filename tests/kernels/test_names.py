@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
+from nearexact.gp import gpr_objective, greedy_variance, sgpr_objective
 from nearexact.kernel_names import SIMPLE_NAMES
 from nearexact.kernels import (
     ArcCosine,
@@ -19,6 +20,7 @@ from nearexact.kernels import (
     named_kernel,
 )
 from nearexact.kernels.names import MAKERS
+from tests.problems import regression
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,15 @@ def test_a_name_is_the_kernel_that_one_would_write(name: str, kernel: Kernel) ->
 def test_names_that_are_none_are_refused_with_those_that_there_are(name: str) -> None:
     with pytest.raises(ValueError, match=r"there is no kernel .*; there are se, matern12, .* sums \(\+\) and products"):
         named_kernel(name)
+
+
+def test_the_core_takes_names_too() -> None:
+    X, y = regression(20)
+    for name, kernel in (("matern52", Matern52()), ("se+linear", SquaredExponential() + Linear())):
+        for objective in (lambda k: gpr_objective(k, 0.1, X, y), lambda k: sgpr_objective(k, 0.1, X, y, X[:5])):
+            named, written = objective(name), objective(kernel)
+            assert named(named.theta0)[0] == written(written.theta0)[0]
+        assert greedy_variance(name, X, 5, seed=0).tolist() == greedy_variance(kernel, X, 5, seed=0).tolist()
 
 
 def test_there_is_a_kernel_for_each_simple_name() -> None:

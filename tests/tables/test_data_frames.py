@@ -85,6 +85,18 @@ def test_any_kernel_can_be_asked_for(tmp_path: Path) -> None:
         tables.fit(frame, "y", kernel=3)  # type: ignore[arg-type]
 
 
+def test_several_targets_may_be_a_list() -> None:
+    x = np.linspace(0.0, 6.0, 30)
+    frame = pd.DataFrame({"x": x, "a, b": np.sin(x), "c": np.cos(x)})
+    fitted = tables.fit(frame, ["a, b", "c"], kernel="se", time_limit="0.5s", test_fraction=0.0)
+    assert fitted.prepared.recipe.several == ("a, b", "c")
+    assert list(fitted.predict(frame))[::4] == ["a, b_mean", "c_mean"]
+    one = tables.fit(frame, ["c"], kernel="se", time_limit="0.5s", test_fraction=0.0, ignore=["a, b"])
+    assert list(one.predict(frame)) == ["mean", "std", "lower", "upper"]
+    with pytest.raises(ValueError, match="a target is needed"):
+        tables.fit(frame, [])
+
+
 def test_pieces_of_a_frame_are_the_frame() -> None:
     frame = houses()
     whole = read(open_table(frame), ["town", "size"])

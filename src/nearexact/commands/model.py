@@ -1,4 +1,4 @@
-"""`nearexact fit`, `predict`, `certify` and `show`: models from files, for people and for scripts.
+"""`nearexact fit`, `update`, `predict`, `certify` and `show`: models from files, for people and for scripts.
 
 Progress goes to standard error, results to standard output, with `--json` as one JSON object and nothing else.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nearexact.certificate import Certificate
     from nearexact.tables import Spelling
 
 EXTRA = "data"  # the optional dependencies that these commands need
@@ -26,6 +27,7 @@ Command = Callable[[argparse.Namespace], int]
 def register(commands: Any) -> None:
     """Add the commands to the parser of `nearexact`."""
     _add_fit(commands.add_parser("fit", help="fit a model to a CSV or Parquet file"))
+    _add_update(commands.add_parser("update", help="add the rows of a file to a model, at its hyperparameters"))
     _add_predict(commands.add_parser("predict", help="predict the rows of a file"))
     _add_certify(commands.add_parser("certify", help="bound a model's distance from the exact Gaussian process"))
     _add_show(commands.add_parser("show", help="what is in a model file"))
@@ -73,6 +75,14 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     )
     _add_spelling(parser)
     _finish(parser, _fit)
+
+
+def _add_update(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a file that `nearexact fit` wrote")
+    parser.add_argument("data", help="the rows to add, with the columns of the fit; columns are matched by name")
+    parser.add_argument("-o", "--output", required=True, help="the model file to write, such as updated.nx")
+    _add_spelling(parser)
+    _finish(parser, _update)
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:
@@ -245,6 +255,31 @@ def _fit_folder(options: argparse.Namespace, output: Path) -> int:
     return 0
 
 
+def _update(options: argparse.Namespace) -> int:
+    from nearexact import tables
+    from nearexact.files import check_apart, check_output
+    from nearexact.tables.terminal import certificate_line
+    from nearexact.tables.wording import verdict_words
+
+    output = check_output(options.output)
+    check_apart({"the output": output}, {"the model": options.model, "the data": options.data})
+    with redirect_stdout(sys.stderr), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)  # that hyperparameters should be learnt anew
+        updated = tables.update(options.model, options.data, spelling=_spelling(options))
+    updated.save(output)
+    notes = [*updated.notes, *(str(warning.message) for warning in caught if warning.category is UserWarning)]
+    facts = _certified(updated.model.certificate_)
+    lines = [
+        f"{updated.rows} rows added, {facts['n']} in all",
+        certificate_line(facts),
+        verdict_words(facts),
+        *(f"{'note':<18}{note}" for note in notes),
+        f"{'written':<18}{output}",
+    ]
+    _result(options, {"added": updated.rows, **facts, "notes": notes, "model": str(output)}, lines)
+    return 0
+
+
 def _predict(options: argparse.Namespace) -> int:
     from nearexact import tables
 
@@ -282,8 +317,7 @@ def _certify(options: argparse.Namespace) -> int:
             spelling=_spelling(options),
             progress=not options.quiet,
         )
-    names = ("verdict", "doubt", "about_theta", "lower", "upper", "gap_per_point", "kl_bound", "n")
-    result = {name: getattr(certificate, name) for name in names}
+    result = _certified(certificate)
     lines = [
         certificate_line(result),
         verdict_words(result),
@@ -292,6 +326,12 @@ def _certify(options: argparse.Namespace) -> int:
     ]
     _result(options, result, lines)
     return 0
+
+
+def _certified(certificate: Certificate) -> dict[str, Any]:
+    """What a certificate says, as JSON-serialisable values."""
+    names = ("verdict", "doubt", "about_theta", "lower", "upper", "gap_per_point", "kl_bound", "n")
+    return {name: getattr(certificate, name) for name in names}
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -28,12 +28,13 @@ from nearexact.gp.stages import Progress, Stage
 from nearexact.gp.tighten import TightenedBounds, tighten_bounds
 from nearexact.gp.training import Training
 from nearexact.kernels.base import Kernel
+from nearexact.kernels.names import unless_named
 
 bracket, Bracketed = tighten_bounds, TightenedBounds  # their names in earlier releases
 
 
 def sgpr_objective(
-    kernel: Kernel,
+    kernel: Kernel | str,
     noise_variance: float,
     X: Any,
     y: Any,
@@ -50,14 +51,15 @@ def sgpr_objective(
     where it forbids an [N, M] array, that array is recomputed in chunks. With `row_noise` the noise variance is that of
     the learnt part; y may have several columns, whose bounds add up.
     """
+    kernel = unless_named(kernel)
     return SparseObjective(kernel, noise_variance, X, y, Z, bound=bound, row_noise=row_noise, memory_limit=memory_limit)
 
 
 def gpr_objective(
-    kernel: Kernel, noise_variance: float, X: Any, y: Any, *, row_noise: RowNoise | None = None
+    kernel: Kernel | str, noise_variance: float, X: Any, y: Any, *, row_noise: RowNoise | None = None
 ) -> ExactObjective:
     """Negative log marginal likelihood of exact GP regression, and its gradient by all hyperparameters."""
-    return ExactObjective(kernel, noise_variance, X, y, row_noise=row_noise)
+    return ExactObjective(unless_named(kernel), noise_variance, X, y, row_noise=row_noise)
 
 
 __all__ = [

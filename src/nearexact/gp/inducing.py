@@ -21,6 +21,7 @@ from torch import Tensor
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.threads import numpy_on_one_thread
 from nearexact.kernels.base import Kernel, as_kernel
+from nearexact.kernels.names import unless_named
 from nearexact.typing import FloatArray, IndexArray
 from nearexact.validation import as_matrix
 
@@ -38,14 +39,14 @@ class Selection:
 
 
 def greedy_variance(
-    kernel: Kernel, X: Any, m: int, *, seed: int | None, start: npt.ArrayLike | None = None
+    kernel: Kernel | str, X: Any, m: int, *, seed: int | None, start: npt.ArrayLike | None = None
 ) -> IndexArray:
     """Indices of at most m rows of X, each the one of largest variance given those before it.
 
     Ties are broken by a random permutation drawn from `seed`. Fewer than m come back when the residual variance has
     run out: further points would be copies. `start` is an earlier selection to be extended: it is kept, in its order.
     """
-    return select(kernel, X, m, seed=seed, start=start).indices
+    return select(unless_named(kernel), X, m, seed=seed, start=start).indices
 
 
 def select(

@@ -58,6 +58,17 @@ class Extended:
     estimate: Estimate | None = None
 
 
+@dataclass(frozen=True)
+class AllAdded:
+    """All values that were added since θ was learnt, and their distance from what the model expected of them."""
+
+    distance: float = 0.0
+    values: int = 0
+
+    def and_more(self, distance: float, values: int) -> AllAdded:
+        return AllAdded(self.distance + distance, self.values + values)
+
+
 def extend(
     posterior: Posterior, rows: AddedRows, *, bound: str = "elbo", memory_limit: MemoryLimit = None, seed: int = 0
 ) -> Extended:

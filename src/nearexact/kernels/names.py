@@ -32,12 +32,14 @@ def named_kernel(name: str, makers: Makers = MAKERS, others: Collection[str] = (
     return _made(read_name(name, makers, others), makers)
 
 
+def unless_named(kernel: Kernel | str) -> Kernel:
+    """The kernel itself, or the one of this name."""
+    return named_kernel(kernel) if isinstance(kernel, str) else kernel
+
+
 def as_named(kernel: Kernel | str | None) -> Kernel:
     """The kernel that an estimator is given: itself, by name, or none for the squared exponential."""
-    if kernel is None:
-        return SquaredExponential()
-    if isinstance(kernel, str):
-        return named_kernel(kernel)
+    kernel = SquaredExponential() if kernel is None else unless_named(kernel)
     if not isinstance(kernel, Kernel):
         raise ValueError(f'kernel must be a kernel such as Matern52() or a name such as "se+linear", got {kernel!r}')
     return kernel

@@ -6,6 +6,7 @@ fitted.save("model.nx")
 tables.predict("model.nx", "new.csv", "out.parquet")
 """
 
+from nearexact.tables.adding import Updated, update
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.fitting import Fitted, check_one_target, fit
 from nearexact.tables.predicting import Predicted, certify, load_with_recipe, predict, predict_frame, recipe_of
@@ -18,6 +19,7 @@ __all__ = [
     "Recipe",
     "Spelling",
     "Summary",
+    "Updated",
     "certify",
     "check_one_target",
     "fit",
@@ -25,4 +27,5 @@ __all__ = [
     "predict",
     "predict_frame",
     "recipe_of",
+    "update",
 ]

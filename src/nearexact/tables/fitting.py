@@ -7,7 +7,7 @@ What can be found wrong in options and table is found before torch is imported, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,7 @@ class Fitted:
 
 def fit(
     path: Source,
-    target: str,
+    target: str | Sequence[str],
     *,
     kernel: Kernel | str = AUTO,
     time_limit: float | str | None = 600,
@@ -82,8 +82,8 @@ def fit(
 
     Text, categories, dates, booleans and missing cells become inputs by a recipe that is kept with the model.
 
-    Several targets, "a,b", share their hyperparameters. The noise column has the variance of the noise that is known of
-    each row, in the units of the target, and the weight column its weight; see `GPRegressor.fit`.
+    Several targets, "a,b" or ["a", "b"], share their hyperparameters. The noise column has the variance of the noise
+    that is known of each row, in the units of the target, and the weight column its weight; see `GPRegressor.fit`.
     The model is tested on rows that were kept back, and with `refit` then fitted to all rows; the scores stay those of
     the test. `time_limit` is for the choice of a kernel and both trainings. After Ctrl-C the best model so far is
     returned as `interrupted`; without any, the interruption is passed on.
@@ -92,7 +92,10 @@ def fit(
     seconds, split = parse_seconds(time_limit), Split(test_fraction, seed)
     if memory_limit is not None:
         parse_bytes(memory_limit)
-    file = open_table(path, spelling, wanted={target, *target_names(target, ())})
+    names = target_names(target, ())
+    if not names:
+        raise ValueError("a target is needed, got none")
+    file = open_table(path, spelling, wanted={target, *names} if isinstance(target, str) else set(names))
     prepared = prepare(
         file,
         target,

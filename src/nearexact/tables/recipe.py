@@ -207,7 +207,7 @@ class Prepared:
 
 def prepare(
     file: TableFile,
-    target: str,
+    target: str | Sequence[str],
     *,
     ignore: Collection[str] = (),
     missing: Missing = "error",
@@ -220,7 +220,7 @@ def prepare(
     """Read a table, find out what its columns are, and put some rows aside to test on.
 
     Kinds and categories come from the whole table; medians to fill in from the rows to train on. Several targets are
-    separated by commas. Columns with known noise and weights are no inputs.
+    separated by commas, or a list. Columns with known noise and weights are no inputs.
     """
     if missing not in MISSING_POLICIES:
         raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
@@ -265,8 +265,10 @@ def prepare(
     return replace(prepared, notes=(*prepared.notes, *notes), index_like=tuple(suspects))
 
 
-def target_names(target: str, columns: Collection[str]) -> tuple[str, ...]:
+def target_names(target: str | Sequence[str], columns: Collection[str]) -> tuple[str, ...]:
     """The columns that are meant: the one of this name or, if there is none, those that are separated by commas."""
+    if not isinstance(target, str):
+        return tuple(target)
     return (target,) if target in columns else tuple(name.strip() for name in target.split(","))
 
 
@@ -284,6 +286,18 @@ def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, 
             f"{file.name} is not the file that the model was fitted to: it has {len(rows)} rows to train on, not {n}"
         )
     return recipe.completed(values[rows], recipe.missing), learnt.of(rows)
+
+
+def more_rows(file: TableFile, recipe: Recipe) -> tuple[FloatArray, Learnt, list[str]]:
+    """Values of all rows of another file to learn from, what is learnt from besides, and what was dropped."""
+    recipe.check_columns(file, with_target=True)
+    frame = read(file, [*recipe.names, *recipe.learnt_from])
+    values, learnt = recipe.values(frame, file.decimal), _learnt(frame, recipe, file.decimal)
+    _check_missing(recipe, values, learnt)
+    values, learnt, notes = _complete_rows(recipe, values, learnt)
+    if not len(values):
+        raise ValueError(f"{file.name} has no rows to learn from")
+    return recipe.completed(values, recipe.missing), learnt, notes
 
 
 def _check_roles(file: TableFile, roles: Recipe, ignore: Collection[str]) -> None:
@@ -328,9 +342,7 @@ def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
 
 def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
     """Deal with missing values, and split the rows."""
-    counts = np.isnan(np.column_stack([values, learnt.columns()])).sum(0)
-    if recipe.missing == "error" and counts.any():
-        raise missing_values(dict(zip([*recipe.names, *recipe.learnt_from], counts.tolist(), strict=True)))
+    _check_missing(recipe, values, learnt)
     values, learnt, notes = _complete_rows(recipe, values, learnt)
     if len(values) < FEWEST_ROWS:
         raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(values)}")
@@ -351,6 +363,13 @@ def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
     trained, tested = learnt.of(train), learnt.of(test)
     parts = (values[train], trained.y, values[test], tested.y)
     return Prepared(recipe, *parts, tuple(notes), noise_train=trained.noise, noise_test=tested.noise)
+
+
+def _check_missing(recipe: Recipe, values: FloatArray, learnt: Learnt) -> None:
+    """Raise a ValueError if cells are missing where that is an error."""
+    counts = np.isnan(np.column_stack([values, learnt.columns()])).sum(0)
+    if recipe.missing == "error" and counts.any():
+        raise missing_values(dict(zip([*recipe.names, *recipe.learnt_from], counts.tolist(), strict=True)))
 
 
 def _complete_rows(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[FloatArray, Learnt, list[str]]:
