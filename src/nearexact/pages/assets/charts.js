@@ -27,6 +27,7 @@ const Charts = (() => {
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: touch ? false : "zoom",
       margin: { l: 56, r: 12, t: 28, b: 44 }, showlegend: false, hoverlabel: { namelength: -1 },
+      modebar: { bgcolor: style("--surface"), color: style("--muted"), activecolor: style("--text") },
       ...layout, ...axes,
       font: { family: style("--font"), size: 12, color: style("--text"), ...layout.font },
     };
