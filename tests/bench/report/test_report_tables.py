@@ -133,6 +133,8 @@ def test_a_table_for_a_paper_has_what_was_asked_for(content: Results) -> None:
     assert chosen.texts().loc[chosen.frame["dataset"] == "alpha", "method"].tolist() == ["SGPR", "GPR"]
     assert "nlpd_standard_error" in chosen.to_csv().splitlines()[0]
     assert chosen.to_latex().count("textbf") == int(chosen.bold["nlpd"].sum()) > 0  # type: ignore[index]
+    alone = all_tables_by_name(content, methods=["mean"])["paper"]
+    assert alone.bold["nlpd"].all()  # type: ignore[index]  # the best of the methods that are shown
     with pytest.raises(ValueError, match=r"there is no column 'speed': choose from status, negative_lml"):
         all_tables_by_name(content, columns=["speed"])
     with pytest.raises(ValueError, match=r"there is no method 'svgp': choose from itergp, sgpr"):
