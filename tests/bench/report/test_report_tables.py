@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
@@ -192,3 +194,17 @@ def test_labels_are_short_unless_two_are_the_same() -> None:
     assert HOSTILE in styles([HOSTILE])[HOSTILE].label
     assert list(styles(ORDER)) == list(ORDER)
     assert len({style.colour for style in styles(ORDER).values()}) == len(ORDER)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex, of Debian's texlive-latex-base")
+def test_latex_takes_all_tables(tables: dict[str, ReportTable], tmp_path: Path) -> None:
+    for table in tables.values():
+        table.write(tmp_path)
+    inputs = "".join(rf"\input{{{name}}}\clearpage" for name in tables)
+    packages = r"\usepackage{booktabs}\usepackage[T1]{fontenc}"
+    document = rf"\documentclass{{article}}{packages}\begin{{document}}{inputs}\end{{document}}"
+    (tmp_path / "document.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "document.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in (tmp_path / "document.log").read_text(encoding="utf-8", errors="replace")
