@@ -46,6 +46,17 @@ def test_who_is_within_a_standard_error_of_the_best_is_tied_with_it() -> None:
     assert not tied["c"]
 
 
+def test_who_is_worse_by_nothing_that_can_be_seen_is_tied_with_the_best() -> None:
+    losses = {"a": [0.5, 0.6], "b": [0.50001, 0.60001], "c": [0.502, 0.602]}  # always the same distance: no error
+    table = against_best(as_results(points(ends(losses))), RMSE).set_index("method")
+    assert table["tied"].to_dict() == {"a": True, "b": True, "c": False}
+
+
+def test_only_chosen_methods_compete() -> None:
+    table = against_best(as_results(points(ends(LOSSES))), RMSE, methods=["b", "c"]).set_index("method")
+    assert table["tied"].to_dict() == {"b": True, "c": False}
+
+
 def test_only_bounds_are_compared_by_their_likelihood() -> None:
     frame = points(ends({"gpr": [0.5, 0.6], "itergp": [0.1, 0.1], "sgpr": [0.7, 0.8]}))
     table = against_best(as_results(frame), LML).set_index("method")

@@ -7,7 +7,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearexact.bench.analysis import curves
@@ -34,6 +34,7 @@ def naive_smoothing(m: list[int], elbo: list[float], milestone: list[bool]) -> l
 
 
 @given(runs)
+@settings(deadline=None)
 def test_smoothing_holds_the_last_value_until_the_elbo_has_caught_up(run: list[tuple[int, float, bool]]) -> None:
     m, elbo, milestone = ([step[k] for step in run] for k in range(3))
     positions = curves.held_positions(np.array(m, dtype=float), np.array(elbo), np.array(milestone))
@@ -61,6 +62,21 @@ def test_a_rescue_does_not_spike() -> None:
     assert curves.smooth(points(rows))["rmse"].tolist() == [0.9, 0.3, 0.3, 0.3, 0.2]
     svgp = points({**row, "method": "svgp"} for row in rows)  # no restarts: noise of its own is shown
     assert curves.smooth(svgp)["rmse"].tolist() == [0.9, 0.3, 5.0, 0.5, 0.2]
+
+
+@pytest.mark.parametrize("name", ["gpr", "gpr{kernel=matern32}", "nearexact"])
+def test_an_exact_gp_keeps_its_best_start(name: str) -> None:
+    """A real run: the budget ended it within the second start, whose model nobody would be given."""
+    trace = [(-406.9, 0.712), (-405.9, 0.710), (-488.6, 0.837), (-446.5, 0.791), (-417.0, 0.724)]
+    rows = [
+        {"method": name, "elapsed": k, "elbo": e, "upper_bound": e, "rmse": r, "milestone": k == 1}
+        for k, (e, r) in enumerate(trace)
+    ]
+    smoothed = curves.smooth(points(rows))
+    assert smoothed["elbo"].tolist() == smoothed["upper_bound"].tolist() == [-406.9, *[-405.9] * 4]
+    assert smoothed["rmse"].tolist() == [0.712, *[0.71] * 4]
+    own = points({**row, "method": "other"} for row in rows)  # a plug-in is taken at its word
+    assert curves.smooth(own)["rmse"].tolist() == [r for _, r in trace]
 
 
 def test_a_plugin_is_not_smoothed_for_being_called_like_sgpr() -> None:

@@ -179,6 +179,23 @@ def test_on_a_phone_nothing_sticks_out(browser: Any, report: Path, width: int) -
     tab.context.close()
 
 
+def test_on_paper_tables_are_whole_and_methods_have_their_colours(browser: Any, report: Path) -> None:
+    width = 1047  # of A4 lying on its side, in pixels, within the browser's margins
+    tab = Tab(browser, report, viewport={"width": width, "height": 1000})
+    tab.chart()
+    tab.page.emulate_media(media="print")
+    tables = tab.page.locator(".scroll").evaluate_all(
+        "all => all.map(e => [e.clientHeight, e.scrollHeight, e.getBoundingClientRect().left + e.scrollWidth])"
+    )
+    assert any(height > 600 for height, _, _ in tables)  # on the screen it would be cut off here, and scroll
+    assert all(content <= height for height, content, _ in tables)  # else it would be printed over what follows
+    assert max(right for _, _, right in tables) <= width
+    assert tab.page.locator("#methods").is_visible()
+    assert not tab.page.locator("#costs").is_visible()
+    assert not tab.page.locator(".modebar").first.is_visible()
+    tab.context.close()
+
+
 # The contrast that WCAG asks of text, between each piece of text and the first background behind it.
 CONTRAST = """() => {
   const light = (c) => { const v = c / 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };

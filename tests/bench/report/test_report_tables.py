@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
@@ -133,6 +135,8 @@ def test_a_table_for_a_paper_has_what_was_asked_for(content: Results) -> None:
     assert chosen.texts().loc[chosen.frame["dataset"] == "alpha", "method"].tolist() == ["SGPR", "GPR"]
     assert "nlpd_standard_error" in chosen.to_csv().splitlines()[0]
     assert chosen.to_latex().count("textbf") == int(chosen.bold["nlpd"].sum()) > 0  # type: ignore[index]
+    alone = all_tables_by_name(content, methods=["mean"])["paper"]
+    assert alone.bold["nlpd"].all()  # type: ignore[index]  # the best of the methods that are shown
     with pytest.raises(ValueError, match=r"there is no column 'speed': choose from status, negative_lml"):
         all_tables_by_name(content, columns=["speed"])
     with pytest.raises(ValueError, match=r"there is no method 'svgp': choose from itergp, sgpr"):
@@ -190,3 +194,17 @@ def test_labels_are_short_unless_two_are_the_same() -> None:
     assert HOSTILE in styles([HOSTILE])[HOSTILE].label
     assert list(styles(ORDER)) == list(ORDER)
     assert len({style.colour for style in styles(ORDER).values()}) == len(ORDER)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex, of Debian's texlive-latex-base")
+def test_latex_takes_all_tables(tables: dict[str, ReportTable], tmp_path: Path) -> None:
+    for table in tables.values():
+        table.write(tmp_path)
+    inputs = "".join(rf"\input{{{name}}}\clearpage" for name in tables)
+    packages = r"\usepackage{booktabs}\usepackage[T1]{fontenc}"
+    document = rf"\documentclass{{article}}{packages}\begin{{document}}{inputs}\end{{document}}"
+    (tmp_path / "document.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "document.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in (tmp_path / "document.log").read_text(encoding="utf-8", errors="replace")

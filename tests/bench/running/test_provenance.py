@@ -131,7 +131,11 @@ def test_the_fingerprint_is_of_what_a_plugin_imports(tmp_path: Path, plugin: str
     (folder / "levels.py").write_text("def level():\n    from deep.below import ONE\nLEVEL = 0.0\n")
     package = digest()
     (folder / "deep" / "below.py").write_text("ONE = 2")
-    assert len({code["sha256"], package, digest()}) == 3
+    edited = digest()
+    (folder / "deep" / "__init__.py").unlink()  # Python imports it without, too
+    without = digest()
+    (folder / "deep" / "below.py").write_text("ONE = 3")
+    assert len({code["sha256"], package, edited, without, digest()}) == 5
     assert code_of("sgpr") is None
     assert surroundings(RunSpec("step", "sgpr", 0, 1.0, 2.0))["code"] is None
 
@@ -146,7 +150,7 @@ def decision(
 ) -> Decision:
     """About a run with the settings `was` and the entries `old` of run.json, now with the settings `new`."""
     spec = {"dataset": "step", "method": "mean", "seed": 0, "budget_seconds": 9.0, "hard_limit_seconds": 99.0}
-    now = Present(RunSpec(**{**spec, "reference": "mean", **new}), {"sha256": "new"}, "new", {"torch": "2"})
+    now = Present(RunSpec(**{**spec, "reference": "mean", **new}), {"sha256": "new"}, "new", {"torch": "2"}, "f" * 40)
     content = {"status": status, "spec": {**spec, "threads": 1, "memory_limit": None, **(was or {})}}
     content |= old or {}
     return decide(content, now, retry_failed=retry)
@@ -160,6 +164,9 @@ def test_an_earlier_run_serves_unless_something_it_rests_on_has_changed() -> Non
     assert changed == Decision(True, "the file with the data has changed: made again, the earlier run is kept aside")
     other = decision(old={"versions": {"torch": "1"}})
     assert other == Decision(False, "made with other versions (torch 1, now 2)")
+    assert decision(old={"git_commit": "f" * 40}).note == ""
+    other = decision(old={"git_commit": "a" * 40})
+    assert other == Decision(False, "made with another commit of nearexact (aaaaaaaaaa, now ffffffffff)")
     with pytest.raises(
         ValueError, match=r"run of step, mean, seed 0 with other settings \(device: 'cpu', now 'cuda'\)"
     ):

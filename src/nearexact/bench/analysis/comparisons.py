@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,8 @@ from nearexact.bench.analysis.losses import LML, Metric
 from nearexact.bench.analysis.results import Results
 from nearexact.bench.analysis.statistics import bootstrap, mean, paired_difference
 from nearexact.typing import FloatArray
+
+NO_DIFFERENCE = 0.001  # of the way from the best to the constant predictor: hardly ever a digit of a table
 
 
 def losses_by_split(results: Results, metric: Metric, checkpoint: int | str = FINAL) -> dict[str, pd.DataFrame]:
@@ -37,16 +40,21 @@ def best_method(losses: pd.DataFrame, runs: pd.Series) -> str | None:
     return min(whole, key=lambda method: float(losses[method].mean())) if whole else None
 
 
-def against_best(results: Results, metric: Metric, checkpoint: int | str = FINAL) -> pd.DataFrame:
+def against_best(
+    results: Results, metric: Metric, checkpoint: int | str = FINAL, methods: Collection[str] = ()
+) -> pd.DataFrame:
     """Each method against the best on its data set: the mean difference over common splits, and how sure it is.
 
-    `tied` is whether the difference is no larger than its standard error; the best is tied with itself. With few splits
-    a t-test hardly tells anything apart, so it does not decide. A method without values has no splits.
+    `tied` is whether the difference is no larger than its standard error, or nothing that one would want to be better
+    by; the best is tied with itself. With few splits a t-test hardly tells anything apart, so it does not decide. A
+    method without values has no splits. Only `methods` compete, or all of them if there are none.
     """
     rows = []
     tables = losses_by_split(results, metric, checkpoint)
-    for dataset, own in results.runs.groupby("dataset"):
+    competing = results.runs[results.runs["method"].isin(methods)] if methods else results.runs
+    for dataset, own in competing.groupby("dataset"):
         losses, runs = tables.get(dataset, pd.DataFrame()), own.groupby("method").size()
+        losses = losses[[name for name in losses if name in runs.index]]
         best = best_method(losses, runs)
         for method in results.ordered(own["method"]):
             if best is None or method not in losses:
@@ -54,7 +62,9 @@ def against_best(results: Results, metric: Metric, checkpoint: int | str = FINAL
                 continue
             compared = paired_difference(losses[method].to_numpy(), losses[best].to_numpy())
             is_whole = bool(np.isfinite(losses[method]).sum() == runs[method])
-            tied = method == best or (is_whole and compared.mean <= compared.standard_error)
+            visible = NO_DIFFERENCE * (metric.constant(results.sizes[dataset].n) - losses[best].mean())
+            is_close = compared.mean <= compared.standard_error or compared.mean <= visible
+            tied = method == best or (is_whole and is_close)
             figures = (compared.splits, compared.mean, compared.standard_error, compared.p)
             rows.append((dataset, metric.name, method, best, *figures, tied))
     names = ["dataset", "metric", "method", "best", "splits", "difference", "standard_error", "p", "tied"]

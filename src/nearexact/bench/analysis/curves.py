@@ -1,4 +1,4 @@
-"""Curves over cost: smoothed where a method starts again with every larger M, and medians over seeds."""
+"""Curves over cost: smoothed where a method starts again and keeps the better model, and medians over seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nearexact.bench.analysis.families import bases_of, growing_methods, is_lower_bound
+from nearexact.bench.analysis.families import bases_of, is_lower_bound, restarting_methods
 from nearexact.bench.analysis.points import COVERAGE, IntArray, run_positions
 from nearexact.typing import FloatArray
 
@@ -25,7 +25,7 @@ def held_positions(m: FloatArray, elbo: FloatArray, milestone: NDArray[np.bool_]
     until the next milestone, if the ELBO is no bound and need not rise with M. A restart follows each milestone,
     whether or not the model then has more points: selection may not be able to use as many as the schedule asks for.
     A bound that falls within an M is a restart too: the robust procedure then climbs from another start, a rescue, and
-    keeps the better model.
+    keeps the better model. So do exact GPs, which have no M, with the likelihood itself.
     """
     finite = elbo[np.isfinite(elbo)]
     tolerance = SMOOTHING_TOLERANCE * (finite.max() - finite.min()) if len(finite) else 0.0
@@ -45,12 +45,12 @@ def held_positions(m: FloatArray, elbo: FloatArray, milestone: NDArray[np.bool_]
 
 
 def smooth(points: pd.DataFrame) -> pd.DataFrame:
-    """A copy of the points with the values of the smoothed curves, for methods whose M grows."""
-    growing, bases = growing_methods(points), bases_of(points)
+    """A copy of the points with the values of the smoothed curves, for methods that start again."""
+    restarting, bases = restarting_methods(points), bases_of(points)
     shown = np.arange(len(points))
     m, elbo, milestone = points["m"].to_numpy(), points["elbo"].to_numpy(), points["milestone"].to_numpy()
     for (_, method, _), run in run_positions(points):
-        if method in growing:
+        if method in restarting:
             is_bound = is_lower_bound(bases[method], has_upper=False)
             shown[run] = run[held_positions(m[run], elbo[run], milestone[run], is_bound=is_bound)]
     smoothed = points.copy()

@@ -60,6 +60,14 @@ def growing_methods(points: pd.DataFrame) -> set[str]:
     return set(points.loc[points["base_method"].isin(SPARSE) | points["scheduled_m"].notna(), "method"])
 
 
+def restarting_methods(points: pd.DataFrame) -> set[str]:
+    """The methods that start again and keep the better model: those that grow M, and exact GPs from several starts."""
+    is_exact = points["elbo"].eq(points["upper_bound"]).groupby(points["method"]).all()
+    bases = bases_of(points)
+    ours = {name for name in is_exact.index[is_exact] if bases[name] in ("gpr", OWN)}
+    return growing_methods(points) | ours
+
+
 def bounding_methods(points: pd.DataFrame) -> set[str]:
     """The methods whose `elbo` is a lower bound on, or the value of, the exact log marginal likelihood."""
     has_upper = set(points.loc[points["upper_bound"].notna(), "method"])

@@ -67,4 +67,7 @@ def _draw_hyperparameters(axes: Axes, study: ToyStudy) -> None:
         if pd.notna(exact[name]):
             axes.axhline(float(exact[name]), color=colour, linestyle="--", linewidth=0.9)
     axes.set(title="hyperparameters; dashed: exact GP", xlabel="M", yscale="log")
-    axes.legend(fontsize="small", loc="upper right" if len(names) < 4 else "center right")
+    if len(names) < 4:
+        axes.legend(fontsize="small", loc="upper right")
+    else:  # the arc-cosine kernel's, between the weight variance and the signal variance
+        axes.legend(fontsize="small", loc="center right", bbox_to_anchor=(1.0, 0.6))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from nearexact.bench.analysis import pareto, published
 from nearexact.bench.analysis.curves import held_positions
-from nearexact.bench.analysis.families import growing_methods, is_lower_bound
+from nearexact.bench.analysis.families import is_lower_bound, restarting_methods
 from nearexact.bench.analysis.losses import COSTS
 from nearexact.bench.analysis.points import COVERAGE, KEY, IntArray, run_positions
 from nearexact.bench.analysis.results import Results
@@ -26,7 +26,7 @@ def chart_data(results: Results, *, with_published: bool = False) -> dict[str, A
     """The styles of the methods, and for each data set what its charts need: JSON-serialisable values."""
     runs = max(len(results.runs), 1)
     most = int(np.clip(MOST_POINTS // runs, FEWEST, MOST))
-    growing = growing_methods(results.counted)
+    restarting = restarting_methods(results.counted)
     return {
         "methods": {
             name: {
@@ -36,7 +36,7 @@ def chart_data(results: Results, *, with_published: bool = False) -> dict[str, A
         },
         "costs": COSTS,
         "datasets": [
-            _dataset(results, dataset, most, growing)
+            _dataset(results, dataset, most, restarting)
             | {
                 "frontiers": {
                     f"{metric} {cost}": {m: _thin_frontier(c) for m, c in by_dataset[dataset].items()}
@@ -49,7 +49,7 @@ def chart_data(results: Results, *, with_published: bool = False) -> dict[str, A
     }  # fmt: skip
 
 
-def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> dict[str, Any]:
+def _dataset(results: Results, dataset: str, most: int, restarting: set[str]) -> dict[str, Any]:
     every = results.points[results.points["dataset"] == dataset].reset_index(drop=True)
     points = results.counted[results.counted["dataset"] == dataset].reset_index(drop=True)
     size, bases = results.sizes[dataset], results.bases
@@ -69,7 +69,7 @@ def _dataset(results: Results, dataset: str, most: int, growing: set[str]) -> di
         | {column: coverage_limits(points, column) for column in COVERAGE},
         "runs": [
             {"method": key[1], "seed": key[2], "upper": uppers.get(key)}
-            | _run(bases[key[1]], {name: column[rows] for name, column in columns.items()}, most, key[1] in growing)
+            | _run(bases[key[1]], {name: column[rows] for name, column in columns.items()}, most, key[1] in restarting)
             for key, rows in run_positions(points)
         ],
         "late": _late(results, every[every["over_budget"]]),
@@ -86,11 +86,11 @@ def _late(results: Results, points: pd.DataFrame) -> dict[str, Any]:
     return shown
 
 
-def _run(base: str, columns: dict[str, Any], most: int, grows: bool) -> dict[str, Any]:
+def _run(base: str, columns: dict[str, Any], most: int, restarts: bool) -> dict[str, Any]:
     """The columns of a run; `held` says which point's values the smoothed curve shows at each."""
     m, elbo, milestone = columns.pop("m"), columns.pop("elbo"), columns.pop("milestone")
     held = every = np.arange(len(m))
-    if grows:
+    if restarts:
         held = held_positions(m, elbo, milestone, is_bound=is_lower_bound(base, has_upper=False))
     keep = thin(len(m), np.flatnonzero(milestone), most)
     keep = np.unique(np.concatenate([keep, held[keep]]))

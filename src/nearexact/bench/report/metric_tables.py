@@ -203,12 +203,6 @@ def final_table(results: Results) -> ReportTable:
             mean_cell(one, counts[pair], formats[name], missing[pair], is_late=is_late)
             for one, name in zip(values, columns, strict=True)
         ])  # fmt: skip
-    tied = {
-        (row.dataset, row.method, metric.name)
-        for metric in results.metrics
-        for row in against_best(results, metric).itertuples()
-        if row.tied
-    }
     names = ["dataset", "method", "status", *columns]
     numbers = [[*pair, states[pair], *(c.value for c in row)] for pair, row in zip(keys, cells, strict=True)]
     texts = [[p[0], label(p[1]), states[p], *(c.text for c in row)] for p, row in zip(keys, cells, strict=True)]
@@ -220,16 +214,31 @@ def final_table(results: Results) -> ReportTable:
         HEADINGS,
         shown=pd.DataFrame(texts, columns=names),
         details=pd.DataFrame(details, columns=[f"{c}_{part}" for c in columns for part in ("standard_error", "runs")]),
-        bold=pd.DataFrame([[(*pair, name) in tied for name in losses] for pair in keys], columns=list(losses)),
+        bold=_best(results, keys),
     )
+
+
+def _best(results: Results, keys: Sequence[tuple[str, str]], methods: Sequence[str] = ()) -> pd.DataFrame:
+    """Which ends are the best of their data set, of these methods or of all: a row for each of the keys."""
+    tied = {
+        (row.dataset, row.method, metric.name)
+        for metric in results.metrics
+        for row in against_best(results, metric, methods=methods).itertuples()
+        if row.tied
+    }
+    names = [metric.name for metric in results.metrics]
+    return pd.DataFrame([[(*pair, name) in tied for name in names] for pair in keys], columns=names)
 
 
 def paper_table(
     results: Results, final: ReportTable, near: pd.DataFrame, columns: Sequence[str], methods: Sequence[str]
 ) -> ReportTable:
-    """A choice of the columns and rows of the final table, and of the verdicts; all of them where none is chosen."""
+    """A choice of the columns and rows of the final table, and of the verdicts; all of them where none is chosen.
+
+    The best are those of the methods that are shown.
+    """
     verdicts = dict(zip(zip(near["dataset"], near["method"], strict=True), near["verdict"], strict=True))
-    keys = zip(final.frame["dataset"], final.frame["method"], strict=True)
+    keys = list(zip(final.frame["dataset"], final.frame["method"], strict=True))
     judged = [verdicts[key] for key in keys]
     frame, texts = final.frame.assign(verdict=judged), final.texts().assign(verdict=judged)
     choices = [name for name in frame if name not in ("dataset", "method")]
@@ -238,12 +247,11 @@ def paper_table(
     keep = frame["method"].isin(methods).to_numpy() if methods else np.full(len(frame), True)
     chosen = ["dataset", "method", *(columns or [metric.name for metric in results.metrics])]
     assert final.details is not None
-    assert final.bold is not None
     parts = [f"{name}_{part}" for name in chosen for part in ("standard_error", "runs")]
     details = final.details.loc[keep, [name for name in parts if name in final.details]]
     return ReportTable(
         "paper", final.title, frame.loc[keep, chosen], HEADINGS, shown=texts.loc[keep, chosen], details=details,
-        bold=final.bold[keep],
+        bold=_best(results, keys, methods)[keep],
     )  # fmt: skip
 
 

@@ -37,13 +37,14 @@ class Present:
     code: Mapping[str, Any] | None  # of the method, see `provenance.code_of`
     data: str | None  # checksum of the user's own file
     versions: Mapping[str, Any]
+    commit: str | None = None  # of nearexact itself, if it is a checkout
 
 
 class Surroundings:
     """What runs would be made with now; each method's code and each file of data is looked at once."""
 
     def __init__(self) -> None:
-        self._versions = provenance.versions()
+        self._versions, self._commit = provenance.versions(), provenance.own_commit().get("commit")
         self._code: dict[str, dict[str, Any] | None] = {}
         self._data: dict[str, str | None] = {}
 
@@ -54,7 +55,7 @@ class Surroundings:
             self._code[reference] = provenance.code_of(reference)
         if spec.dataset not in self._data:
             self._data[spec.dataset] = datasets.checksum(spec.dataset)
-        return Present(spec, self._code[reference], self._data[spec.dataset], self._versions)
+        return Present(spec, self._code[reference], self._data[spec.dataset], self._versions, self._commit)
 
 
 def decide(content: Mapping[str, Any], now: Present, *, retry_failed: bool) -> Decision:
@@ -76,6 +77,9 @@ def decide(content: Mapping[str, Any], now: Present, *, retry_failed: bool) -> D
         notes.append(f"made with a longer budget ({_change('budget_seconds', old, new)}), which serves")
     if others := _other_versions(content.get("versions") or {}, now.versions):
         notes.append(f"made with other versions ({others})")
+    commit = content.get("git_commit")
+    if commit and now.commit and commit != now.commit:
+        notes.append(f"made with another commit of nearexact ({commit[:10]}, now {now.commit[:10]})")
     return Decision(make=False, note="; ".join(notes))
 
 

@@ -28,7 +28,7 @@ PARSING = threading.Lock()
 
 def surroundings(spec: RunSpec) -> dict[str, Any]:
     """Where a run takes place, as run.json records it."""
-    git = _git_state([Path(__file__)])
+    git = own_commit()
     return {
         "versions": versions(),
         "distributions": dict(sorted((part.metadata["Name"], part.version) for part in distributions())),
@@ -45,6 +45,11 @@ def surroundings(spec: RunSpec) -> dict[str, Any]:
         "git_dirty": git.get("dirty"),
         "code": code_of(spec.reference or spec.method),
     }
+
+
+def own_commit() -> dict[str, Any]:
+    """The commit of the tree that this package is in, and whether that is dirty; empty if it is no checkout."""
+    return _git_state([Path(__file__)])
 
 
 def versions() -> dict[str, str | None]:
@@ -84,6 +89,8 @@ def _code_files(reference: str) -> list[Path]:
 
 def _python_files(path: Path) -> Iterable[Path]:
     """A module's file or, of a package, all of them."""
+    if path.is_dir():
+        return path.rglob("*.py")
     return path.parent.rglob("*.py") if path.name == "__init__.py" else [path]
 
 
@@ -92,8 +99,8 @@ def _neighbours(path: Path) -> set[Path]:
     folder, found, waiting = path.parent, set[Path](), [path]
     while waiting:
         for name in _imported_names(waiting.pop()):
-            for candidate in (folder / f"{name}.py", folder / name / "__init__.py"):
-                if candidate.is_file():
+            for candidate in (folder / f"{name}.py", folder / name):  # a folder is a package, with __init__.py or not
+                if candidate.exists():
                     new = set(_python_files(candidate)) - found - {path}
                     found |= new
                     waiting += new
