@@ -75,7 +75,7 @@ def test_rows_are_found_and_taken_as_here(client: Any) -> None:
 def test_rows_are_selected_as_here(
     client: Any, permuted_rows: int, copies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With either order that breaks ties: all rows are equal at the start. Which of two copies comes, rounding decides."""
+    """With either order that breaks ties: all rows are equal at the start. Of two copies, rounding chooses."""
     monkeypatch.setattr(ties, "PERMUTED_ROWS", permuted_rows)
     rows, here = both(client, 3, copies=copies)
     kernel = KERNELS["by V"]
