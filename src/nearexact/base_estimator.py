@@ -431,7 +431,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         try:
             yield rows, *scalings_found
         except ConnectionError as error:  # then there is nobody to forget anything
-            error.add_note("fit(…, resume=path) goes on from the last number of inducing points that was finished")
+            if scalings is None:  # in a fit
+                error.add_note("fit(…, resume=path) goes on from the last number of inducing points that was finished")
             raise
         except BaseException:
             rows.close()

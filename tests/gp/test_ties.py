@@ -29,6 +29,11 @@ def test_positions_of_blocks_are_those_of_the_order(permuted_rows: int, monkeypa
     assert order.tolist() != tie_order(6, N).tolist()
 
 
+def test_more_rows_than_fit_into_memory_have_positions_without_drawing_them_all() -> None:
+    parts = Ties.drawn(5, 10**15).split([0, 10**15 - 3, 10**15])
+    assert len({*parts[0].positions(np.arange(100)).tolist(), *parts[1].positions(np.arange(3)).tolist()}) == 103
+
+
 @either
 def test_equal_variances_are_taken_in_this_order(permuted_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """K = I: all residuals are equal until their row is taken, so that nothing else decides."""
