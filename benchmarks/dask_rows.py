@@ -23,6 +23,7 @@ from distributed import Client, LocalCluster
 
 from nearexact import SGPRegressor
 from nearexact.cluster.blocks import standardised_rows
+from nearexact.cluster.rows import ClusterRows
 from nearexact.gp.sparse import SparseObjective
 from nearexact.kernels import SquaredExponential
 
@@ -62,11 +63,16 @@ def generated(rows: int, chunks: int) -> tuple[Any, Any]:
     return X, y
 
 
-def evaluations(client: Client, rows: int, chunks: int) -> tuple[list[float], list[float], list[float]]:
-    """Values, seconds and bytes moved per worker, of each evaluation; the first one warms up."""
+def objective_on(client: Client, rows: int, chunks: int) -> tuple[SparseObjective, ClusterRows]:
+    """The objective of such rows, and these."""
     data, _, _ = standardised_rows(SGPRegressor(), *generated(rows, chunks), client)
     Z = data.take(np.arange(M)).X
-    objective = SparseObjective(SquaredExponential(1.0), 0.1, data, None, Z)
+    return SparseObjective(SquaredExponential(1.0), 0.1, data, None, Z), data
+
+
+def evaluations(client: Client, rows: int, chunks: int) -> tuple[list[float], list[float], list[float]]:
+    """Values, seconds and bytes moved per worker, of each evaluation; the first one warms up."""
+    objective, data = objective_on(client, rows, chunks)
     values, seconds, per_worker = [], [], []
     for number in range(EVALUATIONS):
         before, started = client.run(moved), time.perf_counter()

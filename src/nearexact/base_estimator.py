@@ -276,7 +276,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         done); all of it ends at the `time_limit` (seconds or "5m"). The result is returned, and kept as `certificate_`
         if it is no looser, so that `save` keeps it.
         The verdict "converged" can only come from `fit`, which has seen other M.
-        X and y may be Dask collections on the `client`, as in `fit`: then nothing of order N² is done.
+        X and y may be Dask collections on the `client`, as in `fit`: then nothing of order N² is done unless
+        `cg_iterations` are asked for, which workers do, and no moments are computed.
         """
         check_is_fitted(self, "_posterior")
         if isinstance(self._posterior, ExactPosterior):
@@ -284,11 +285,10 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
                 self._check_rows(self._posterior, self._training_data(X, y, noise_variance, sample_weight))
             return self.certificate_  # an exact GP needs no bounds
         if is_dask_collection(X):
-            if cg_iterations:
-                raise ValueError(f"cg_iterations must be 0 or None for Dask collections, got {cg_iterations!r}")
+            iterations = 0 if cg_iterations is None else cg_iterations
             scalings = self._scaling_X, self._scaling_y
             with self._rows_on(client, X, y, noise_variance, sample_weight, scalings) as (rows, *_):
-                certificate = certify(self, self._checked_length(Problem(rows, *scalings)), 0, time_limit)
+                certificate = certify(self, self._checked_length(Problem(rows, *scalings)), iterations, time_limit)
         else:
             problem = self._training_data(X, y, noise_variance, sample_weight)
             certificate = certify(self, problem, cg_iterations, time_limit)
@@ -434,7 +434,8 @@ class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         try:
             yield rows, *scalings_found
         except ConnectionError as error:  # then there is nobody to forget anything
-            error.add_note("fit(…, resume=path) goes on from the last number of inducing points that was finished")
+            if scalings is None:  # in a fit
+                error.add_note("fit(…, resume=path) goes on from the last number of inducing points that was finished")
             raise
         except BaseException:
             rows.close()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nearexact import SGPRegressor
+from nearexact.gp import ties
 from nearexact.gp.rows import LocalRows
 from nearexact.gp.sparse import SparseObjective
 from nearexact.kernels import Kernel, Linear, Matern32, SquaredExponential
@@ -26,9 +27,11 @@ KERNELS: dict[str, Kernel] = {  # by V, directly, and with k(x, x) that differs 
 }
 
 
-def both(client: Any, partitions: int, targets: int = 1) -> tuple[Any, LocalRows]:
+def both(client: Any, partitions: int, targets: int = 1, copies: bool = False) -> tuple[Any, LocalRows]:
     """The same standardised rows on the cluster and here."""
     X, y = regression(N)
+    if copies:
+        X[N // 2 :] = X[: N // 2]
     if targets > 1:
         y = np.column_stack([y, np.cos(X)])[:, :targets]
     chunks = -(-N // partitions)
@@ -57,17 +60,30 @@ def test_evaluations_are_those_of_rows_that_are_here(client: Any, partitions: in
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_rows_are_found_taken_and_selected_as_here(client: Any) -> None:
+def test_rows_are_found_and_taken_as_here(client: Any) -> None:
     rows, here = both(client, 3)
     chosen = np.array([399, 0, 140, 133, 7])
     taken = rows.take(chosen)
     np.testing.assert_allclose(taken.X, here.X[chosen], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(taken.y, here.y[chosen], rtol=1e-12, atol=1e-12)
     assert (rows.nearest(chosen) == here.nearest(chosen)).all()
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("permuted_rows", [0, N], ids=["hashed", "permuted"])
+@pytest.mark.parametrize("copies", [False, True])
+def test_rows_are_selected_as_here(
+    client: Any, permuted_rows: int, copies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With either order that breaks ties: all rows are equal at the start. Of two copies, rounding chooses."""
+    monkeypatch.setattr(ties, "PERMUTED_ROWS", permuted_rows)
+    rows, here = both(client, 3, copies=copies)
     kernel = KERNELS["by V"]
     for start in (None, np.array([5, 300, 17])):
         selections = [data.select(kernel, 70, seed=3, start=start) for data in (rows, here)]
-        assert (selections[0].indices == selections[1].indices).all()
+        chosen = [here.X[selection.indices] for selection in selections]
+        assert (chosen[0] == chosen[1]).all()
+        assert copies or (selections[0].indices == selections[1].indices).all()
         assert selections[0].residual == pytest.approx(selections[1].residual, rel=1e-9)
 
 

@@ -21,18 +21,12 @@ from nearexact.gp.linalg import solve_rows
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.safety import Numerics
 from nearexact.gp.threads import numpy_on_one_thread
+from nearexact.gp.ties import Positions, Ties
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray, IndexArray
 
 if TYPE_CHECKING:
     from nearexact.cluster.rows import ClusterRows
-
-
-class Residuals(NamedTuple):
-    """Residual variances of the rows of a block, −1 of pivots, and their positions in the order that breaks ties."""
-
-    values: FloatArray
-    positions: IndexArray
 
 
 class Pivots(NamedTuple):
@@ -43,14 +37,14 @@ class Pivots(NamedTuple):
     Z: FloatArray  # those that add a column to the factor  [j + b, D]
     L: FloatArray  # of K_ZZ  [j + b, j + b]
     new: int  # b
-    positions: IndexArray  # of all new ones
+    rows: IndexArray  # numbers of all new ones
 
 
 class Candidates(NamedTuple):
     """Rows of largest residual variance, the largest first; of equal ones, in the order of their positions."""
 
     residuals: FloatArray
-    positions: IndexArray
+    positions: Positions
     rows: IndexArray  # their numbers
     X: FloatArray
 
@@ -62,14 +56,19 @@ class Candidates(NamedTuple):
 # ---- on the workers --------------------------------------------------------------------------------------------------
 
 
-def first_residuals(block: Block, positions: IndexArray, kernel: Kernel, centre: FloatArray) -> Residuals:
-    """Those of a block without any pivots."""
-    return Residuals(kernel.diagonal(kernel.features(inputs(block), tensor(centre))).numpy(), positions)
+def beside(_: Block, ties: Ties) -> Ties:
+    """What breaks ties among the rows of a block, to be kept where these are."""
+    return ties
 
 
-def next_residuals(block: Block, before: Residuals, pivots: Pivots) -> Residuals:
-    """Those of a block with more pivots."""
-    X, values = inputs(block), torch.tensor(before.values)
+def first_residuals(block: Block, kernel: Kernel, centre: FloatArray) -> FloatArray:
+    """Residual variances of the rows of a block, without any pivots."""
+    return kernel.diagonal(kernel.features(inputs(block), tensor(centre))).numpy()
+
+
+def next_residuals(block: Block, before: FloatArray, first: int, pivots: Pivots) -> FloatArray:
+    """Those with more pivots, which themselves get −1; `first` is the block's first row."""
+    X, values = inputs(block), torch.tensor(before)
     centre, L = tensor(pivots.centre), tensor(pivots.L)
     if pivots.new:
         cross = pivots.kernel.against(pivots.kernel.features(tensor(pivots.Z), centre))
@@ -78,21 +77,23 @@ def next_residuals(block: Block, before: Residuals, pivots: Pivots) -> Residuals
             # One column after the other, as the literal algorithm does: it rounds where their sum would not.
             for square in F.square().T.contiguous():
                 values[rows] -= square
-    values[torch.from_numpy(np.isin(before.positions, pivots.positions))] = -1.0
-    return Residuals(values.numpy(), before.positions)
+    own = pivots.rows - first
+    values[torch.from_numpy(own[(own >= 0) & (own < len(X))])] = -1.0
+    return values.numpy()
 
 
-def candidates(block: Block, residuals: Residuals, first: int) -> Candidates:
-    """The rows of a block that may be among the largest of all, and one more; `first` is the block's first row."""
-    values, positions = residuals
+def candidates(block: Block, values: FloatArray, first: int, ties: Ties) -> Candidates:
+    """The rows of a block that may be among the largest of all, and one more; `ties` are those of the block's rows."""
     most = CANDIDATES + 1
     if len(values) > most:
         threshold = np.partition(values, -most)[-most]
         rows = np.flatnonzero(values >= threshold)
     else:
         rows = np.arange(len(values))
-    rows = rows[np.lexsort((positions[rows], -values[rows]))][:most]
-    return Candidates(values[rows], positions[rows], rows + first, block[0][rows])
+    positions = ties.positions(rows)
+    best = np.lexsort((positions, -values[rows]))[:most]
+    rows = rows[best]
+    return Candidates(values[rows], positions[best], rows + first, block[0][rows])
 
 
 def merged(one: Candidates, other: Candidates) -> Candidates:
@@ -117,15 +118,13 @@ def select(
 ) -> Selection:
     """`nearexact.gp.inducing.select` for rows on a cluster."""
     given = checked_start(rows.n, m, start)
-    order = np.random.default_rng(seed).permutation(rows.n)
-    position = np.empty(rows.n, dtype=np.int64)
-    position[order] = np.arange(rows.n)
-    factor = _Factor(rows, kernel, position, numerics)
+    ties = Ties.drawn(seed, rows.n)
+    factor = _Factor(rows, kernel, ties, numerics)
     with numpy_on_one_thread():
         for block in np.array_split(given, range(BLOCK, len(given), BLOCK)):
             if len(block):
                 between_blocks()
-                factor.add_given(block, position[block])
+                factor.add_given(block, ties.positions(block))
         more = True
         while len(factor.pivots) < m and more:
             between_blocks()
@@ -137,27 +136,23 @@ def select(
 class _Factor:
     """The pivots so far, the rows of the factor that are theirs, and futures of residual variances."""
 
-    def __init__(self, rows: ClusterRows, kernel: Kernel, position: IndexArray, numerics: Numerics) -> None:
+    def __init__(self, rows: ClusterRows, kernel: Kernel, ties: Ties, numerics: Numerics) -> None:
         self.rows, self.kernel, self.cluster = rows, kernel, rows.cluster
         self.centre = np.zeros(rows.inputs)  # the mean of standardised inputs
         self.pivots: list[int] = []
         self.Z = torch.empty(0, rows.inputs, dtype=torch.float64)
         self.L = torch.empty(0, 0, dtype=torch.float64)
-        parts = np.split(position, rows.first[1:-1])
-        self.residuals: list[Any] = self.cluster.start(
-            [
-                self.cluster.task(first_residuals, block, part, kernel, self.centre)
-                for block, part in zip(rows.blocks, parts, strict=True)
-            ]
+        parts = zip(rows.blocks, ties.split(rows.first), strict=True)
+        self.ties = self.cluster.start([self.cluster.task(beside, block, part) for block, part in parts])
+        self.residuals = self.cluster.start(
+            [self.cluster.task(first_residuals, block, kernel, self.centre) for block in rows.blocks]
         )
         self.least = numerics.selection_tolerance * float(self.best().residuals[0])
 
     def best(self) -> Candidates:
         """The rows of largest residual variance, and one more."""
-        calls = [
-            Call(candidates, block, (residuals, first))
-            for block, residuals, first in zip(self.rows.blocks, self.residuals, self.rows.first, strict=False)
-        ]
+        parts = zip(self.rows.blocks, self.residuals, self.rows.first, self.ties, strict=False)
+        calls = [Call(candidates, block, (residuals, *others)) for block, residuals, *others in parts]
         found: Candidates = self.cluster.sum(calls, merged)
         return found
 
@@ -172,7 +167,7 @@ class _Factor:
         inside = np.argsort(found.positions[:CANDIDATES])
         return self._steps(found.of(inside), limits, in_order=False) > 0
 
-    def add_given(self, rows: IndexArray, positions: IndexArray) -> None:
+    def add_given(self, rows: IndexArray, positions: Positions) -> None:
         """Take these rows as the next pivots, whatever their residuals."""
         X = self.rows.take(rows).X
         F = self._rows_of_F(X)
@@ -192,14 +187,12 @@ class _Factor:
         grown = self.L.new_zeros(j + new, j + new)
         grown[:j, :j], grown[j:, :j], grown[j:, j:] = self.L, old[columns], torch.from_numpy(L)
         self.L, self.Z = grown, torch.cat([self.Z, X[columns]])
-        pivots = Pivots(
-            self.kernel, self.centre, self.Z.numpy(), self.L.numpy(), new, chosen.positions[np.asarray(taken)]
-        )
+        pivots = Pivots(self.kernel, self.centre, self.Z.numpy(), self.L.numpy(), new, chosen.rows[np.asarray(taken)])
         shared = self.cluster.constant(pivots)
         self.residuals = self.cluster.start(
             [
-                self.cluster.task(next_residuals, block, before, shared)
-                for block, before in zip(self.rows.blocks, self.residuals, strict=True)
+                self.cluster.task(next_residuals, block, before, first, shared)
+                for block, before, first in zip(self.rows.blocks, self.residuals, self.rows.first, strict=False)
             ]
         )
         return len(taken)

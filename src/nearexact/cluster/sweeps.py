@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from nearexact.cluster import workers
+from nearexact.cluster import products, workers
 from nearexact.gp.memory import MemoryPlan
 from nearexact.gp.safety import Numerics, Repairs
 from nearexact.gp.sweeps import FirstSums, Point
@@ -19,6 +19,9 @@ from nearexact.kernels.base import Cross, Kernel, Tensors, add_to
 
 if TYPE_CHECKING:
     from nearexact.cluster.rows import ClusterRows
+    from nearexact.gp.factorisation import Factorisation
+    from nearexact.gp.quadratic import System
+    from nearexact.gp.sparse import SparseObjective
 
 
 class ClusterSweeps:
@@ -29,9 +32,13 @@ class ClusterSweeps:
     ):
         self.rows, self.plan, self.centre = rows, plan, centre.numpy()
         points = workers.Points(rows.name, uuid.uuid4().hex, kernel, Z.numpy(), numerics)
-        self._points = rows.cluster.keep(points)
-        self._theta: Any = None  # that of the last first sweep
+        self.points = rows.cluster.keep(points)
+        self.theta: Any = None  # that of the last first sweep
         self._adjoints: tuple[Tensor, Tensor] | None = None  # those of the last second sweep
+
+    def system(self, objective: SparseObjective, f: Factorisation) -> System:
+        """What conjugate gradients need of rows on a cluster, at the last θ."""
+        return products.system(self, objective, f)
 
     def at(self, kernel: Kernel, noise_variance: float) -> ClusterRowsAt:
         """The rows at one θ."""
@@ -41,8 +48,8 @@ class ClusterSweeps:
         """The sums over all blocks."""
         cluster = self.rows.cluster
         sent = cluster.constant(theta)
-        calls = self.rows.calls(workers.first_sweep, self._points, sent, residuals)
-        total, self._theta = cluster.start([cluster.total(calls, workers.BlockSums.plus), sent])
+        calls = self.rows.calls(workers.first_sweep, self.points, sent, residuals)
+        total, self.theta = cluster.start([cluster.total(calls, workers.BlockSums.plus), sent])
         sums: workers.BlockSums = cluster.gather([total])[0]
         return sums
 
@@ -61,7 +68,7 @@ class ClusterSweeps:
         assert self._adjoints is not None
         G_bar2, bars = (part.contiguous().numpy() for part in self._adjoints)
         adjoints = self.rows.cluster.constant(workers.Adjoints(G_bar2, bars, f.merges, uniform))
-        found = self.rows.sum(workers.add_gradients, workers.second_sweep, self._points, self._theta, adjoints)
+        found = self.rows.sum(workers.add_gradients, workers.second_sweep, self.points, self.theta, adjoints)
         add_to(gradients, {name: torch.as_tensor(value) for name, value in found.items()})
 
 

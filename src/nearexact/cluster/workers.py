@@ -193,6 +193,12 @@ def second_sweep(block: Block, number: int, points: Points, theta: Theta, adjoin
         return {name: value.numpy() for name, value in gradients.items()}
 
 
+def rows_of_V(block: Block, number: int, points: Points, theta: Theta) -> Iterator[tuple[slice, Tensor]]:
+    """V of a block, chunk by chunk [rows, M]."""
+    with _kept(block, number, points) as kept:
+        yield from kept.sweeps.rows_of_V(_point(kept, points, theta))
+
+
 def diagonal_sum(block: Block, _: int, kernel: Kernel, centre: FloatArray) -> float:
     """The sum of k(x, x) over a block."""
     return float(kernel.diagonal(kernel.features(inputs(block), tensor(centre))).sum())

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
 from nearexact.gp.threads import numpy_on_one_thread
+from nearexact.gp.ties import Positions, tie_order
 from nearexact.kernels.base import Kernel, as_kernel
 from nearexact.kernels.names import unless_named
 from nearexact.typing import FloatArray, IndexArray
@@ -43,7 +44,7 @@ def greedy_variance(
 ) -> IndexArray:
     """Indices of at most m rows of X, each the one of largest variance given those before it.
 
-    Ties are broken by a random permutation drawn from `seed`. Fewer than m come back when the residual variance has
+    Ties are broken by a random order drawn from `seed` (ties.py). Fewer than m come back when the residual variance has
     run out: further points would be copies. `start` is an earlier selection to be extended: it is kept, in its order.
     """
     return select(unless_named(kernel), X, m, seed=seed, start=start).indices
@@ -66,7 +67,7 @@ def select(
     inputs = as_matrix(X, "X")
     n = len(inputs)
     given = checked_start(n, m, start)
-    order = np.random.default_rng(seed).permutation(n)
+    order = tie_order(seed, n)
     kernel = as_kernel(kernel, inputs.shape[1])
     features = kernel.features(inputs[torch.from_numpy(order)], inputs.mean(0))
     state = _Residuals(kernel, features, m, numerics)
@@ -115,7 +116,7 @@ class Limits:
 
 
 def greedy_steps(
-    R: FloatArray, residual: FloatArray, positions: IndexArray, limits: Limits, *, in_order: bool
+    R: FloatArray, residual: FloatArray, positions: Positions, limits: Limits, *, in_order: bool
 ) -> tuple[list[int], list[int], FloatArray]:
     """Greedy steps among candidates, of residual covariance R [C, C] and residual variances [C], which are changed.
 

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -57,17 +58,50 @@ class Preconditioner:
         R_rows = R.T.clone(
             memory_format=torch.contiguous_format
         )  # a few rows times V take less time than V times a few columns  [C, N]
-        VR = R.new_zeros(R.shape[1], len(f.b))  # [C, M]
-        for rows, V in self.objective.rows_of_V(f):
-            check()
-            VR.addmm_(R_rows[:, rows], V)
+        VR = self._projected(R_rows, check)
         half = solve_rows(f.L_B, VR)  # L_B⁻¹VR
         quadratics = (R_rows.square().sum(1) - half.square().sum(1) / s) / s
         weights = solve_rows(f.L_B, half, transposed=True).div_(s)  # B⁻¹VR/s
-        for rows, V in self.objective.rows_of_V(f):
+        self._subtract(R_rows, weights, check)
+        return R_rows.div_(s).T.contiguous(), quadratics.clamp_(min=0.0)  # (R − VᵀB⁻¹VR/s)/s
+
+    def _projected(self, R_rows: Tensor, check: Callable[[], None]) -> Tensor:
+        """(VR)ᵀ [C, M]."""
+        VR = R_rows.new_zeros(len(R_rows), len(self.f.b))
+        for rows, V in self.objective.rows_of_V(self.f):
+            check()
+            VR.addmm_(R_rows[:, rows], V)
+        return VR
+
+    def _subtract(self, R_rows: Tensor, weights: Tensor, check: Callable[[], None]) -> None:
+        """Rᵀ − weights·V, in place [C, N]."""
+        for rows, V in self.objective.rows_of_V(self.f):
             check()
             R_rows[:, rows].addmm_(weights, V.T, alpha=-1.0)
-        return R_rows.div_(s).T.contiguous(), quadratics.clamp_(min=0.0)  # (R − VᵀB⁻¹VR/s)/s
+
+
+class System(NamedTuple):
+    """K̂v = y, and what solves it; both functions call a function now and then, which may raise an exception."""
+
+    product: Callable[[Tensor, Callable[[], None]], Tensor]  # v ↦ K̂v, of one vector [N] or several [N, C]
+    solve: Callable[[Tensor, Callable[[], None]], tuple[Tensor, Tensor]]  # as that of Preconditioner
+    y: Tensor  # [N], or [N, T]
+
+
+@runtime_checkable
+class SweepsElsewhere(Protocol):
+    """Sweeps over rows that are not here, which have their own products."""
+
+    def system(self, objective: SparseObjective, f: Factorisation) -> System:
+        """Those of the last factorisation."""
+
+
+def system_of(objective: SparseObjective, f: Factorisation) -> System:
+    """The system of a sparse GP's last factorisation, wherever the rows are."""
+    if isinstance(objective.sweeps, SweepsElsewhere):
+        return objective.sweeps.system(objective, f)
+    product = KernelProduct(f.kernel, f.noise_variance, objective.X, scales=f.scales)
+    return System(product, Preconditioner(objective, f).solve, f.y)
 
 
 def conjugate_gradients(
@@ -85,11 +119,10 @@ def conjugate_gradients(
     never give looser bounds. `check` is called often; an exception that it raises ends the iterations.
     """
     started = clock()
-    bounds, y = f.bounds, f.y
+    bounds = f.bounds
     if tolerance is None:
         tolerance = max(SETTLED_PER_POINT * f.n, SETTLED_SHARE * bounds.trace_gap)
-    product = KernelProduct(f.kernel, f.noise_variance, objective.X, scales=f.scales)
-    solve = Preconditioner(objective, f).solve
+    product, solve, y = system_of(objective, f)
     Y = as_columns(y)
     v, r = torch.zeros_like(Y), Y.clone()  # a column for each target: they share products, not steps
     directions, rho = solve(r, check)  # P⁻¹r and rᵀP⁻¹r
