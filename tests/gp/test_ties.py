@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nearexact.gp import greedy_variance, ties
-from nearexact.gp.ties import Ties, hashed, tie_order
+from nearexact.gp.ties import Ties, hashed, random_rows, tie_order
 from nearexact.kernels import SquaredExponential
 
 N = 2000
@@ -55,3 +55,18 @@ def test_hashed_orders_look_random() -> None:
     assert abs(counts - 500).max() < 100  # 4.7 standard deviations
     positions = hashed(1, np.arange(10**5)).argsort().argsort()
     assert abs(np.corrcoef(positions[1:], positions[:-1])[0, 1]) < 0.02
+
+
+@either
+def test_a_few_rows_are_drawn_without_repetition(permuted_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ties, "PERMUTED_ROWS", permuted_rows)
+    rows = random_rows(np.random.default_rng(3), N, 200)
+    assert len(set(rows.tolist())) == 200
+    assert 0 <= rows.min() < rows.max() < N
+    assert rows.base is None  # nothing else is kept alive
+    assert sorted(random_rows(np.random.default_rng(3), 50, 90)) == list(range(50))
+
+
+def test_a_few_of_very_many_rows_take_little_memory() -> None:
+    rows = random_rows(np.random.default_rng(3), 10**12, 1000)
+    assert len(set(rows.tolist())) == 1000

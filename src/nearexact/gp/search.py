@@ -41,6 +41,7 @@ from nearexact.gp.starts import (
     with_all_inputs,
     with_less_influence,
 )
+from nearexact.gp.ties import random_rows
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray, IndexArray
 
@@ -383,9 +384,9 @@ def subset_order(data: Rows, most: int, random: np.random.Generator) -> IndexArr
     Which rows a likelihood is of may depend on their inputs in any way. Neighbours show noise and fine details, which a
     small random subset of many rows would not.
     """
-    order = random.permutation(data.n)
     if most >= data.n:
-        return order
+        return random.permutation(data.n)
+    order = random_rows(random, data.n, 2 * most)  # more than are taken: some come again as neighbours
     pairs = min(most // NEIGHBOURS, NEIGHBOUR_WORK // (data.n * data.inputs))
     neighbours = data.nearest(order[:pairs]) if pairs else order[:0]
     mixed: list[int] = []

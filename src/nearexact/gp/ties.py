@@ -19,6 +19,13 @@ Positions = npt.NDArray[np.integer[Any]]  # not negative; np.uint64 where they a
 PERMUTED_ROWS = 2**24  # 268 MB
 
 
+def random_rows(random: np.random.Generator, n: int, most: int) -> IndexArray:
+    """The numbers of at most so many of n rows, in a random order; with many rows the others take no memory."""
+    if n <= PERMUTED_ROWS or most >= n:
+        return random.permutation(n)[:most].copy()
+    return random.choice(n, most, replace=False)
+
+
 def tie_order(seed: int | None, n: int) -> IndexArray:
     """The numbers of n rows in the order in which equal ones are taken."""
     random = np.random.default_rng(seed)

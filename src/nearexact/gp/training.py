@@ -40,6 +40,7 @@ from nearexact.gp.search import Round, Search
 from nearexact.gp.sparse import SparseObjective, is_tight
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, Start, with_less_influence
+from nearexact.gp.ties import random_rows
 from nearexact.kernels.base import Kernel
 from nearexact.limits import is_out_of_memory, memory_budget
 from nearexact.noise_only import explains_nothing
@@ -152,7 +153,7 @@ class Training:
                 numerics=numerics,
             )
         # Something to return whatever happens: any points, with the θ to start from.
-        rows = self.random.permutation(n)[: self.schedule[0]]
+        rows = random_rows(self.random, n, self.schedule[0])
         theta = self.theta0 if self.search is None else self.search.candidates[0].theta
         self.best = Candidate(rows, theta, -math.inf)
 
