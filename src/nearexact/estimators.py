@@ -34,7 +34,7 @@ METHODS = ("auto", "cholesky", "iterative", "sparse")
 class SGPRegressor(Regressor):
     """Sparse Gaussian process regression that trains itself and says how near to the exact GP it is.
 
-    The number of inducing points M grows until the model is as good as exact, all rows are among them, or a limit comes.
+    Inducing points become more until the model is as good as exact, all rows are among them, or a limit is reached.
     A fit that a limit ends early gives a ConvergenceWarning that says what is missing.
 
     Parameters
