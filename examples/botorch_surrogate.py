@@ -1,4 +1,4 @@
-"""Bayesian optimisation with a nearexact model: by BoTorch if it is installed, else by torch alone.
+"""Bayesian optimisation with a nearexact model: by BoTorch if it is installed, else, or with --torch, by torch alone.
 
 `as_botorch_model` is all that BoTorch needs: its acquisition functions for one candidate at a time then work.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def next_by_torch(model: GPRegressor, best: float, seed: int) -> Tensor:
 
 def main() -> None:
     """Maximise a function of two inputs in a few evaluations."""
-    with_botorch = importlib.util.find_spec("botorch") is not None
+    with_botorch = "--torch" not in sys.argv and importlib.util.find_spec("botorch") is not None
     rng = np.random.default_rng(0)
     low, high = BOUNDS.numpy()
     X = rng.uniform(low, high, size=(10, 2))

@@ -32,11 +32,11 @@ def test_demo_certifies_both_data_sets_and_draws_a_picture(tmp_path: Path) -> No
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_bayesian_optimisation_comes_near_the_maximum(tmp_path: Path) -> None:
-    """With BoTorch where it is installed, else with torch alone."""
-    command = [sys.executable, str(ROOT / "examples" / "botorch_surrogate.py")]
+@pytest.mark.parametrize(("option", "way"), [([], "by BoTorch"), (["--torch"], "by torch")])
+def test_bayesian_optimisation_comes_near_the_maximum(option: list[str], way: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "botorch_surrogate.py"), *option]
     output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
-    best = re.search(r"best value (-[\d.]+) after 22 evaluations", output)
+    best = re.search(way + r": best value (-[\d.]+) after 22 evaluations", output)
     assert best is not None
     assert -3.0 < float(best[1]) <= -0.3978  # of ten random places the best is far below
 
