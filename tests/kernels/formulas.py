@@ -26,7 +26,7 @@ class RationalQuadratic(Kernel):
 
     def formula(self, p: Tensors, X: Tensor, Z: Tensor) -> Tensor:
         squares = ((X[:, None] - Z) / p["lengthscales"]).square().sum(-1)
-        return p["variance"] * (1.0 + squares / (2.0 * p["mixture"])) ** -p["mixture"]
+        return p["variance"] * torch.exp(-p["mixture"] * torch.log1p(squares / (2.0 * p["mixture"])))
 
 
 @dataclass(frozen=True)
