@@ -35,7 +35,7 @@ def as_botorch_model(model: GPRegressor) -> Any:
     from gpytorch.distributions import MultivariateNormal
     from linear_operator.operators import DiagLinearOperator
 
-    class Surrogate(Model):  # type: ignore[misc]  # BoTorch is not installed where types are checked
+    class Surrogate(Model):
         num_outputs = 1
         batch_shape = torch.Size([])
 
@@ -53,8 +53,8 @@ def as_botorch_model(model: GPRegressor) -> Any:
 
 def next_by_botorch(model: GPRegressor, best: float) -> Tensor:
     """Where BoTorch's log expected improvement is highest."""
-    from botorch.acquisition import LogExpectedImprovement
-    from botorch.optim import optimize_acqf
+    from botorch.acquisition.analytic import LogExpectedImprovement
+    from botorch.optim.optimize import optimize_acqf
 
     acquisition = LogExpectedImprovement(as_botorch_model(model), best_f=best)
     candidate, _ = optimize_acqf(acquisition, BOUNDS, q=1, num_restarts=STARTS, raw_samples=128)

@@ -265,8 +265,8 @@ def confirm(verdict: Verdict, lower: float, n: int, evidence: Evidence | None) -
 def doubt_about(evidence: Evidence | None, lower: float, n: int) -> Doubt | None:
     """Why the evidence does not support the θ of a model with this lower bound; None if it does.
 
-    Where the search was on all rows, the model's lower bound must come near the highest exact likelihood. Where it was
-    on a subset, the exact likelihood of the subset must hardly be higher anywhere else.
+    The exact likelihood of the rows of the search must hardly be higher anywhere else. Where these are all rows, the
+    model's lower bound must come near the highest, too.
     """
     if evidence is None:
         return Doubt.NOT_COMPARED
@@ -276,6 +276,6 @@ def doubt_about(evidence: Evidence | None, lower: float, n: int) -> Doubt | None
         return Doubt.STILL_RISING
     if evidence.rows < n:
         return None if SUBSET_CAUTION * evidence.gain_per_row <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE
-    if evidence.likelihood - lower <= CERTIFIED_GAP * n:
-        return None
-    return Doubt.BOUND_TOO_LOW if evidence.gain_per_row <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE
+    if evidence.gain_per_row > CERTIFIED_GAP:
+        return Doubt.BETTER_ELSEWHERE
+    return None if evidence.likelihood - lower <= CERTIFIED_GAP * n else Doubt.BOUND_TOO_LOW

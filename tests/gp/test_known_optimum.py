@@ -1,9 +1,11 @@
 """Tests of what ends a start early: a known optimum nearby, or steps that gain nothing any more."""
 
+import math
+
 import numpy as np
 import pytest
 
-from nearexact.gp.known_optimum import AGREEMENT, SETTLED_GAIN, KnownOptimum, until_settled
+from nearexact.gp.known_optimum import AGREEMENT, SETTLED_GAIN, KnownOptimum, left_to_gain, until_settled
 from nearexact.gp.optimise import Step
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.starts import NO_INFLUENCE
@@ -42,18 +44,26 @@ def test_inputs_that_do_not_matter_are_alike_but_not_those_that_do() -> None:
     assert not best.is_near(theta_of(SquaredExponential([1.0, 2.0, 3.0])), -50.0)
 
 
+def test_what_is_left_to_gain_is_extrapolated() -> None:
+    shrinking = [100.0 * 0.5**i for i in range(10)]
+    assert left_to_gain(shrinking) == pytest.approx(shrinking[-4])  # the last three steps, and all that are to come
+    assert left_to_gain([-0.1 * i for i in range(50)]) > 1e6  # a long ridge
+    assert math.isinf(left_to_gain(shrinking[:6]))  # too early to tell
+    assert left_to_gain([3.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0]) == 0.0
+
+
 @pytest.mark.parametrize("settles", [False, True])
-def test_steps_that_gain_little_end_only_starts_that_were_an_optimum(settles: bool) -> None:
+def test_having_little_to_gain_ends_only_starts_that_were_an_optimum(settles: bool) -> None:
     after_step = until_settled(ROWS, None, settles=settles)
     logs = LogCoordinates.from_theta(theta_of(SquaredExponential([1.0, 1.0, 1.0])))
-    steps = [Step(logs, -0.3 * SETTLED_GAIN * ROWS * i, i, i, 0.0) for i in range(4)]
-    for step in steps[:3]:
+    steps = [Step(logs, 0.1 * SETTLED_GAIN * ROWS * 0.5**i, i, i, 0.0) for i in range(7)]
+    for step in steps[:6]:
         after_step(step)
     if settles:
         with pytest.raises(StopIteration):
-            after_step(steps[3])
+            after_step(steps[6])
     else:
-        after_step(steps[3])
+        after_step(steps[6])
 
 
 def test_a_start_ends_near_the_best_and_others_see_each_step() -> None:

@@ -90,7 +90,7 @@ def test_values_are_dense_formulas_and_gradients_their_derivatives(name: str, bo
         expected = sum(dense.gaussian_log_density(column, Q + np.diag(D)) - 0.5 * missing for column in columns)
         for memory in (None, 200_000):  # with V kept, and computed again
             sparse = SparseObjective(kernel, NOISE, X, y, Z, bound=bound, row_noise=noise, memory_limit=memory)
-            assert -sparse(sparse.theta0)[0] == pytest.approx(expected, rel=1e-6)
+            assert -sparse(sparse.theta0)[0] == pytest.approx(expected, rel=1e-8)
             assert_gradient_is_right(sparse, sparse.theta0, step=1e-4, rel=1e-4)
 
 

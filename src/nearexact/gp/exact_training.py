@@ -17,7 +17,7 @@ from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
 from nearexact.gp.exact import TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.flops import exact_flops, feature_count
-from nearexact.gp.known_optimum import AGREEMENT, SETTLED_STEPS, KnownOptimum, until_settled
+from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, left_to_gain, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
@@ -42,7 +42,7 @@ FEW_EVALUATIONS = 3.0  # with less time than for so many after the search, L-BFG
 SLOWER_FACTORISATION, TWO_FACTORISATIONS = 1.3, 3.0
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
-SETTLED = 1e-3  # nats per row that the last few steps together may have gained for the optimiser to be nearly done
+SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done
 ENDS = {
     OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
     OptimiserEnd.CALLBACK: TrainingEnd.OPTIMUM_FOUND,
@@ -102,6 +102,7 @@ class ExactTraining:
             most_rows=self.n if self.n <= FIRST_ROWS else -(-self.n // 2),
             start=start,
             row_noise=row_noise,
+            polishes=False,  # its best is climbed from with all rows
             on_round=on_round,
             clock=clock,
             numerics=numerics,
@@ -295,8 +296,7 @@ class ExactTraining:
     def _is_settled(self, optimum: Optimum) -> bool:
         if optimum.reason in (OptimiserEnd.CONVERGED, OptimiserEnd.NO_FURTHER_STEP, OptimiserEnd.CALLBACK):
             return True
-        last = self._steps[-SETTLED_STEPS - 1 :]
-        return len(last) > SETTLED_STEPS and last[-1] - last[0] <= SETTLED * self.n
+        return left_to_gain([-likelihood for likelihood in self._steps]) <= SETTLED * self.n
 
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
         started = self.timer.seconds()

@@ -6,7 +6,8 @@ known optimum, in likelihood and in θ, agrees with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nearexact.gp.optimise import Step
@@ -15,8 +16,8 @@ from nearexact.gp.starts import with_capped_lengthscales
 from nearexact.typing import FloatArray
 
 AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
-SETTLED_GAIN = 3e-4  # nats per row that the last steps together may have gained for a start to have settled ...
-SETTLED_STEPS = 3  # ... which were so many
+SETTLED_GAIN = 5e-4  # nats per row that may be left to gain where a start has settled
+SETTLED_STEPS = 3  # whose gains are compared with those of as many before
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,21 +42,34 @@ class KnownOptimum:
         return LogCoordinates.from_theta(with_capped_lengthscales(self.layout, theta))
 
 
+def left_to_gain(values: Sequence[float]) -> float:
+    """What the last steps of a minimiser have gained, and what those to come will if gains go on shrinking as they do.
+
+    Not finite while that cannot be told: on a long ridge each step gains little, and as much as the one before.
+    """
+    if len(values) <= 2 * SETTLED_STEPS:
+        return math.inf
+    before, middle, now = values[-1 - 2 * SETTLED_STEPS], values[-1 - SETTLED_STEPS], values[-1]
+    last, earlier = middle - now, before - middle
+    if last <= 0.0:
+        return 0.0
+    return last / (1.0 - last / earlier) if last < earlier else math.inf
+
+
 def until_settled(
     rows: int, best: KnownOptimum | None, *, settles: bool, after: Callable[[Step], None] = lambda _: None
 ) -> Callable[[Step], None]:
     """What an optimiser is to call after each step: ends it near the best optimum so far.
 
-    With `settles` also where its last steps have gained little. That is for starts that were an optimum of fewer rows;
-    others may be on a plateau.
+    With `settles` also where little is left to gain. That is for starts that were an optimum of fewer rows; others may
+    be on a plateau.
     """
     values: list[float] = []
 
     def after_step(step: Step) -> None:
         after(step)
         values.append(step.value)
-        last = values[-SETTLED_STEPS - 1 :]
-        if settles and len(last) > SETTLED_STEPS and last[0] - last[-1] <= SETTLED_GAIN * rows:
+        if settles and left_to_gain(values) <= SETTLED_GAIN * rows:
             raise StopIteration
         if best is not None and best.is_near(LogCoordinates.to_theta(step.theta), -step.value):
             raise StopIteration

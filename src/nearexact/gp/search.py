@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -62,7 +62,10 @@ SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
 # that they are for.
 FEWEST_CURVATURE_ROWS, MOST_CURVATURE_ROWS = 256, 1024
 CURVATURE_SHARE = 0.1  # of the time limit, at most
-LEADER_EVALUATIONS = 12  # on each larger subset that the best of a subset must have time for, before others have theirs
+# Evaluations on each larger subset that the best of a subset must have time for before others have theirs; but not more
+# than this share of the time that is left when a subset begins: many starts are what finds the right optimum.
+LEADER_EVALUATIONS, LEADER_SHARE = 12, 0.5
+POLISH = LBFGSSettings(max_iterations=200, ftol=1e-8)
 NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
 NEIGHBOUR_WORK = 10**10  # multiplications that may be spent on finding neighbours: about a second
 
@@ -78,6 +81,7 @@ class Round:
     evaluations: int
     seconds: float
     finished: bool  # whether all starts were tried to their end
+    settled: bool = False  # whether the best of them was climbed from until nothing was left to gain
 
     @property
     def agreeing(self) -> int:
@@ -96,8 +100,9 @@ class SubsetOptimum:
 class Search:
     """One search. `run` does it; whenever it ends, `candidates` are the best θ so far, the best one first.
 
-    `time_limit` is in seconds of the clock, `memory` in bytes. `start` is tried before the others. The same seed gives
-    the same search, as far as the time limit allows.
+    `time_limit` is in seconds of the clock, `memory` in bytes. `start` is tried before the others. With `polishes` the
+    best of the last subset is climbed from until nothing is left to gain: else it is no evidence for any θ. The same
+    seed gives the same search, as far as the time limit allows.
     """
 
     def __init__(
@@ -112,13 +117,14 @@ class Search:
         most_rows: int = MOST_ROWS,
         start: Start | None = None,
         row_noise: RowNoise | None = None,
+        polishes: bool = True,
         on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.data = as_rows(X, y, row_noise)
         self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
-        self.numerics, self.on_round = numerics, on_round
+        self.numerics, self.polishes, self.on_round = numerics, polishes, on_round
         self.timer = Timer(time_limit, clock)
         self.rounds: list[Round] = []
         one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
@@ -132,7 +138,7 @@ class Search:
             for rows in subset_sizes(self.data.n, most_rows)
             if memory is None or exact_memory(self.layout.kernel, rows) <= memory
         ]
-        self._evaluation_seconds = 0.0  # of the last subset
+        self._evaluation_seconds, self._evaluation_rows = 0.0, 1  # of the last evaluations
         self._agreeing = 0  # starts of the present round
         # θ of the last subset that are not yet tried on this one, and how far below the best they were, per row
         self._waiting: list[tuple[FloatArray, float]] = []
@@ -168,10 +174,10 @@ class Search:
         """
         if not self.rounds:
             return None
-        last = self.rounds[-1].rows
         as_one = int(wanted_rows / (len(theta) + 1) ** (1.0 / 3.0))
-        rows = min(last, max(FEWEST_CURVATURE_ROWS, min(as_one, MOST_CURVATURE_ROWS)))
-        if len(theta) * self._evaluation_seconds * (rows / last) ** 3 > CURVATURE_SHARE * self.timer.time_limit:
+        rows = min(self.rounds[-1].rows, max(FEWEST_CURVATURE_ROWS, min(as_one, MOST_CURVATURE_ROWS)))
+        seconds = self._evaluation_seconds * (rows / self._evaluation_rows) ** 3
+        if len(theta) * seconds > CURVATURE_SHARE * self.timer.time_limit:
             return None
         objective = LogCoordinates.objective(self.objective(rows))
         try:
@@ -199,25 +205,44 @@ class Search:
         """
         if not self.rounds:
             return None
-        last = self.rounds[-1]
         if self.gain_per_row(theta) <= AGREEMENT and seconds > 5.0 * self._evaluation_seconds:
-            self._climb_from(theta, last.rows, seconds)
+            self._climb_from(theta, seconds)
         agreeing, starts = max(r.agreeing for r in self.rounds), max(len(r.likelihoods) for r in self.rounds)
-        return Evidence(last.rows, starts, agreeing, self.gain_per_row(theta), self.candidates[0].likelihood)
+        gain, last = self.gain_per_row(theta), self.rounds[-1]
+        is_known = last.settled or gain > RIVAL  # else as much may be found where the best is on its way to
+        return Evidence(last.rows, starts, agreeing, gain if is_known else None, self.candidates[0].likelihood)
 
-    def _climb_from(self, theta: FloatArray, rows: int, seconds: float) -> None:
-        """See whether a few steps from here lead to a higher likelihood than the best so far."""
+    def _climb_from(self, theta: FloatArray, seconds: float) -> None:
+        """See whether steps from here lead to a higher likelihood than the best so far, and let the best settle."""
         deadline = self.timer.clock() + seconds
-        for start, _ in ((theta, None), *self._second_chance(theta)):
+        objective = self.objective(self.rounds[-1].rows)
+        likelihood = objective.factorise(*self.layout.unpack(theta)).lml
+        if likelihood > self.candidates[0].likelihood:
+            self._lead(SubsetOptimum(theta, likelihood))
+        leads = self.candidates[0].theta is theta
+        if not self.rounds[-1].settled:
+            _, settled = self._polished(objective, seconds if leads else 0.5 * seconds)
+            self.rounds[-1] = replace(self.rounds[-1], settled=settled)
+        for start in ([] if leads else [theta]) + [revived for revived, _ in self._second_chance(theta)]:
             try:
-                optimum = self._minimise(self.objective(rows), (start, None), deadline - self.timer.clock())
+                optimum = self._minimise(objective, (start, None), deadline - self.timer.clock())
             except NumericalError:
                 continue
-            if -optimum.value > self.candidates[0].likelihood:
-                self.candidates.insert(0, SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+            if -optimum.value > self.candidates[0].likelihood + SAME_OPTIMUM * len(objective.y):
+                self._lead(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+
+    def _lead(self, optimum: SubsetOptimum) -> None:
+        """Take this for the best of the last subset: nobody has climbed from there."""
+        self.candidates.insert(0, optimum)
+        self.rounds[-1] = replace(self.rounds[-1], settled=False)
 
     def _minimise(
-        self, objective: ExactObjective, start: _Start, seconds: float, best: KnownOptimum | None = None
+        self,
+        objective: ExactObjective,
+        start: _Start,
+        seconds: float,
+        best: KnownOptimum | None = None,
+        settings: LBFGSSettings = SETTINGS,
     ) -> Optimum:
         (theta, curvature), rows = start, len(objective.y)
         optimum = minimise(
@@ -225,8 +250,8 @@ class Search:
             LogCoordinates.from_theta(theta),
             bounds=LogCoordinates.bounds(self.layout.bounds),
             time_limit=max(seconds, 0.0),
-            callback=until_settled(rows, best, settles=curvature is not None),
-            settings=SETTINGS,
+            callback=until_settled(rows, best, settles=curvature is not None or settings is POLISH),
+            settings=settings,
             curvature=None if curvature is None else rows * curvature,
             clock=self.timer.clock,
         )
@@ -306,20 +331,20 @@ class Search:
         return 5.0 * self._evaluation_seconds * GROWTH**3
 
     def _leaders_seconds(self, rows: int) -> float:
-        """What it takes to carry the best optimum of so many rows on to all larger subsets."""
-        growth = sum((size / rows) ** 3 for size in self.sizes if size > rows)
-        return LEADER_EVALUATIONS * self._evaluation_seconds * growth
+        """What it takes to carry the best optimum of so many rows on to all larger subsets, and to polish it there."""
+        sizes = [size for size in self.sizes if size > rows] + self.sizes[-1:] * self.polishes
+        return LEADER_EVALUATIONS * self._evaluation_seconds * sum((size / rows) ** 3 for size in sizes)
 
     def _round(self, rows: int, starts: Iterator[_Start]) -> None:
         """Optimise from each start on a subset, while there is time."""
-        started = self.timer.seconds()
+        started, share = self.timer.seconds(), LEADER_SHARE * self.timer.left()
         objective = self.objective(rows)
         reached: list[float] = []
         results: list[SubsetOptimum] = []  # but for those that have come near to the best
         leader: KnownOptimum | None = None
         evaluations, finished = 0, True
         for start in starts:
-            left = self.timer.left() - (self._leaders_seconds(rows) if results else 0.0)
+            left = self.timer.left() - (min(self._leaders_seconds(rows), share) if results else 0.0)
             if results and left < self._evaluation_seconds:
                 finished = False
                 break
@@ -329,7 +354,7 @@ class Search:
                 logger.debug("a start on %d rows failed: %s", rows, error)
                 continue
             evaluations += optimum.evaluations
-            self._evaluation_seconds = optimum.seconds / optimum.evaluations
+            self._evaluation_seconds, self._evaluation_rows = optimum.seconds / optimum.evaluations, rows
             finished = finished and optimum.reason is not OptimiserEnd.TIME_LIMIT
             result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
             reached.append(result.likelihood)
@@ -345,6 +370,10 @@ class Search:
                 known = (self.layout, best.theta, best.likelihood, rows)
                 leader = None if curvature is None else KnownOptimum(*known, curvature)
             self._agreeing = sum(best.likelihood - likelihood <= AGREEMENT * rows for likelihood in reached)
+        settled = False
+        if results and self.polishes and rows == self.sizes[-1]:
+            polished, settled = self._polished(objective, self.timer.left())
+            evaluations += polished
         seconds = self.timer.seconds() - started
         if results and self._waiting:  # what was not tried on this subset may still win: as near to the best as before
             highest = self.candidates[0].likelihood
@@ -352,13 +381,27 @@ class Search:
             self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
             self._waiting = []
         if results:
-            likelihoods = tuple(sorted(reached, reverse=True))
-            self.rounds.append(Round(rows, likelihoods, evaluations, seconds, finished))
+            likelihoods = (self.candidates[0].likelihood, *sorted(reached, reverse=True)[1:])
+            self.rounds.append(Round(rows, likelihoods, evaluations, seconds, finished, settled))
             self.on_round(self.rounds[-1])
             logger.info(
                 "search on %d rows: %.6g, %d of %d starts agree, %d evaluations, %.1f s",
                 rows, likelihoods[0], self.rounds[-1].agreeing, len(likelihoods), evaluations, seconds,
             )  # fmt: skip
+
+    def _polished(self, objective: ExactObjective, seconds: float) -> tuple[int, bool]:
+        """Climb from the best until nothing is left to gain: evaluations, and whether there was time for that."""
+        best, rows = self.candidates[0], len(objective.y)
+        if seconds < self._evaluation_seconds:
+            return 0, False
+        start = best.theta, self.curvature(best.theta, rows)
+        try:
+            optimum = self._minimise(objective, start, seconds, settings=POLISH)
+        except NumericalError:
+            return 0, False
+        if -optimum.value > best.likelihood:
+            self.candidates[0] = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
+        return optimum.evaluations, optimum.reason not in (OptimiserEnd.TIME_LIMIT, OptimiserEnd.MAX_ITERATIONS)
 
     def _keep(self, results: list[SubsetOptimum], rows: int) -> None:
         """The results without those that are another's optimum, the best first."""

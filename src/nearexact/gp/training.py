@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nearexact.certificate import CERTIFIED_GAP
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Budget, TimeIsUpError
@@ -52,7 +53,8 @@ logger = logging.getLogger(__name__)
 ObjectiveFactory = type[SparseObjective] | type[FitcObjective]
 MOST_SELECTIONS = 20  # for one M
 SEARCH_SHARE = 0.25  # of the time limit, at most
-EVIDENCE_SHARE = 0.1  # of what is left of it, for each look at what speaks for θ
+EVIDENCE_SHARE = 0.1  # of what is left of it, for each look at what speaks for θ ...
+CLOSING_SHARE = 0.5  # ... and where bounds leave nothing else open
 SAME_THETA = 0.002  # nats per row of a subset between the exact likelihoods at two θ that count as alike
 ROBUST_SETTINGS, PAPER_SETTINGS = LBFGSSettings(ftol=1e-7), LBFGSSettings()
 LARGE_DATA = 10**6  # numbers in X, above which even the first steps take a while, and are predicted from a few rows
@@ -210,8 +212,12 @@ class Training:
 
     def evidence(self) -> Evidence | None:
         """What speaks for the best θ so far, if there was a search."""
-        seconds = EVIDENCE_SHARE * self.budget.left()
-        return None if self.search is None else self.search.evidence(self.best.theta, seconds)
+        if self.search is None:
+            return None
+        bounds = self.likelihood_bounds()
+        nothing_else = bounds.upper - bounds.lower <= CERTIFIED_GAP * bounds.n  # only θ itself is open
+        share = CLOSING_SHARE if nothing_else else EVIDENCE_SHARE
+        return self.search.evidence(self.best.theta, share * self.budget.left())
 
     def searched_in_vain(self) -> bool:
         """Whether the exact likelihood of a subset was no better than noise wherever the search has looked."""
