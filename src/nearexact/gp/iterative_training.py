@@ -118,6 +118,7 @@ class IterativeTraining:
             start=start,
             row_noise=self.row_noise,
             most_rows=SEARCH_ROWS,
+            polishes=False,  # its best is climbed from with all rows
             on_round=on_round,
             clock=clock,
             numerics=numerics,
