@@ -64,6 +64,7 @@ def _state(training: Training) -> dict[str, Any]:
         else {
             "candidates": [[c.theta.tolist(), c.likelihood] for c in search.candidates],
             "rounds": [asdict(r) for r in search.rounds],
+            "sizes": search.sizes,
         }
     )
     return {
@@ -97,6 +98,12 @@ def _read(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
+def _round(fields: dict[str, Any]) -> Round:
+    """What JSON has made lists of were tuples."""
+    kept: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return Round(**kept)
+
+
 def _restore(training: Training, state: dict[str, Any], path: Path) -> None:
     try:
         rows, theta, objective = state["best"]
@@ -106,7 +113,8 @@ def _restore(training: Training, state: dict[str, Any], path: Path) -> None:
         if search is not None:
             found = state["search"]
             search.candidates = [SubsetOptimum(np.array(at), float(value)) for at, value in found["candidates"]]
-            search.rounds = [Round(**{**r, "likelihoods": tuple(r["likelihoods"])}) for r in found["rounds"]]
+            search.rounds = [_round(fields) for fields in found["rounds"]]
+            search.sizes = found["sizes"]  # another memory limit would make another subset
             search.random = np.random.default_rng(state["seed"])  # from which the subset is drawn
         training.random.bit_generator.state = state["random"]
     except (ValueError, KeyError, TypeError) as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import ExactObjective
+from nearexact.gp import ExactObjective, NumericalError
 from nearexact.gp.budget import Timer
 from nearexact.gp.rows import LocalRows, nearest_rows
 from nearexact.gp.search import MOST_STARTS, Search, subset_order, subset_sizes
@@ -133,3 +134,32 @@ def test_what_a_subset_was_too_short_of_time_for_is_not_forgotten() -> None:
     assert len(cut.carried()) >= len(waiting)
     for theta in waiting[1:]:
         assert any(np.array_equal(theta, candidate.theta) for candidate in cut.candidates)
+
+
+def test_starts_that_all_fail_leave_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NumericalError("no start can be computed")
+
+    X, y = standardised(700)
+    search = Search(SquaredExponential(), X, y, seed=0)
+    monkeypatch.setattr(search, "_minimise", fail)
+    search.run()
+    assert search.rounds == []
+    assert search.evidence(search.theta0, 1.0) is None
+
+
+def test_starts_do_not_agree_with_what_beats_them_all() -> None:
+    """A θ far above all that the search has found shows that it has missed the best."""
+    X, y = standardised(300)
+    search = Search(SquaredExponential(), X, y, seed=0)
+    search.run()
+    best = search.candidates[0]
+    found = search.evidence(best.theta, 10.0)
+    assert found is not None
+    assert found.agreeing >= 2
+    assert found.gain_per_row is not None
+    search.candidates[0] = replace(best, likelihood=best.likelihood - 60.0)  # as if it had ended that far below
+    search.rounds[-1] = replace(search.rounds[-1], likelihoods=(best.likelihood - 60.0,) * 5)
+    missed = search.evidence(best.theta * 1.0, 10.0)
+    assert missed is not None
+    assert missed.agreeing == 1

@@ -109,7 +109,8 @@ class ExactTraining:
         )
         self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self._best_gradient: FloatArray | None = None
-        self._leader: KnownOptimum | None = None  # the best so far, where its surroundings are known
+        self._leader: KnownOptimum | None = None  # the best so far, if it is an optimum whose surroundings are known
+        self._number, self._best_start = 0, 0  # of the present start, and of the one that leads to the best
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
         self._started, self._evaluations, self._recorded = 0.0, 0, False
@@ -142,6 +143,7 @@ class ExactTraining:
         for number, (theta, settings) in enumerate(self._all_starts()):
             if number:
                 self._begin()
+            self._number = number if theta is not self.best_theta else self._best_start
             result = self._climb(theta, settings)
             if number < len(self._pending) and self._followed:
                 self._pending[number] = math.inf
@@ -223,12 +225,13 @@ class ExactTraining:
 
     def evidence(self) -> Evidence:
         """What speaks for the best θ so far."""
-        agreeing = [sum(self.best_lml - value <= AGREEMENT * self.n for value in self._likelihoods)]
-        agreeing += [subset.agreeing for subset in self.search.rounds]
-        starts = [len(self._likelihoods)] + [len(subset.likelihoods) for subset in self.search.rounds]
-        followed = self.search.is_complete and (not self._pending or min(self._pending) > RIVAL)
+        agreeing = sum(self.best_lml - value <= AGREEMENT * self.n for value in self._likelihoods)
+        support = agreeing, len(self._likelihoods)
+        if self.search.rounds and self._best_start == 0:  # it comes from what starts on fewer rows agree on
+            support = max(support, self.search.rounds[-1].support)
+        followed = self.search.is_complete and min(self._pending, default=math.inf) > RIVAL
         gain = 0.0 if self._settled and followed else None
-        return Evidence(self.n, max(starts), max(agreeing), gain, self.best_lml)
+        return Evidence(self.n, support[1], support[0], gain, self.best_lml)
 
     def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
         """Those of the search, their best with its inputs switched on again where that may help, and the best."""
@@ -257,14 +260,14 @@ class ExactTraining:
 
     def _climb(self, theta: FloatArray, settings: LBFGSSettings) -> tuple[TrainingEnd, str, int]:
         """L-BFGS from a start: how it ended, details, restarts."""
-        # The model at the best θ is computed again in the end.
-        left = self.timer.left() - self._evaluation_seconds / EVALUATION_FACTORISATIONS
         self._followed = False
-        if left <= self._evaluation_seconds:
+        last_model = self._evaluation_seconds / EVALUATION_FACTORISATIONS  # that at the best θ is computed in the end
+        if self.timer.left() - last_model <= self._evaluation_seconds:
             return TrainingEnd.TIME_LIMIT, "", 0
+        curvature = self.search.curvature(theta, self.n)
+        left = self.timer.left() - last_model
         again, before = settings is FINE and bool(self._likelihoods), self.best_lml
         self._steps, self._model = [], None  # the model's memory is needed
-        curvature = self.search.curvature(theta, self.n)
         coarse = settings is COARSE
         leader = self._leader if coarse else None
         try:
@@ -287,8 +290,9 @@ class ExactTraining:
             self._likelihoods.append(-optimum.value)
         if self.best_lml > before + (SETTLED * self.n if again else 0.0):
             self._settled = self._followed
-            if curvature is not None:
-                self._leader = KnownOptimum(self.layout, self.best_theta, self.best_lml, self.n, curvature)
+            known = (self.layout, self.best_theta, self.best_lml, self.n)
+            self._leader = KnownOptimum(*known, curvature) if self._followed and curvature is not None else None
+            self._best_start = self._number
         elif again and self._followed:  # from the best θ nothing leads higher, wherever that came from
             self._settled = True
         return ENDS[optimum.reason], "", optimum.restarts

@@ -210,8 +210,7 @@ class IterativeTraining:
         best = self._held()
         if best.estimate is None:
             return self.search.evidence(best.theta, EVIDENCE_SHARE * self.timer.left())
-        agreeing = max((subset.agreeing for subset in self.search.rounds), default=0)
-        starts = max((len(subset.likelihoods) for subset in self.search.rounds), default=0)
+        agreeing, starts = self.search.rounds[-1].support if self.search.rounds else (0, 0)
         followed = self.search.is_complete and not self.search.has_rival()
         settled = self._is_settled and len(self.history) > 1 and followed
         gain = self._gain / self.n if settled else None

@@ -31,8 +31,11 @@ class KnownOptimum:
     curvature: FloatArray  # about the second derivatives of the negative likelihood per row, by the logarithms of θ
 
     def is_near(self, theta: FloatArray, likelihood: float) -> bool:
-        """Whether the likelihood here is about as high, and both differ by no more than a hill of that height."""
-        if self.likelihood - likelihood > AGREEMENT * self.rows:
+        """Whether the likelihood here is nearly as high, and θ no further away than a hill of that height is wide.
+
+        What is higher is not on its way to this optimum.
+        """
+        if not 0.0 <= self.likelihood - likelihood <= AGREEMENT * self.rows:
             return False
         change = self._logs(theta) - self._logs(self.theta)
         return bool(0.5 * change @ self.curvature @ change <= AGREEMENT)

@@ -66,6 +66,7 @@ CURVATURE_SHARE = 0.1  # of the time limit, at most
 # than this share of the time that is left when a subset begins: many starts are what finds the right optimum.
 LEADER_EVALUATIONS, LEADER_SHARE = 12, 0.5
 POLISH = LBFGSSettings(max_iterations=200, ftol=1e-8)
+ENDED = (OptimiserEnd.CONVERGED, OptimiserEnd.CALLBACK, OptimiserEnd.NO_FURTHER_STEP)  # where a start leads to
 NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
 NEIGHBOUR_WORK = 10**10  # multiplications that may be spent on finding neighbours: about a second
 
@@ -81,12 +82,19 @@ class Round:
     evaluations: int
     seconds: float
     finished: bool  # whether all starts were tried to their end
-    settled: bool = False  # whether the best of them was climbed from until nothing was left to gain
+    settled: bool = False  # whether the best of them was climbed from until hardly anything was left to gain
+    # How many starts agree on the best, of how many: on these rows, or on fewer if the best comes from theirs.
+    support: tuple[int, int] = (0, 0)
 
     @property
     def agreeing(self) -> int:
         """How many starts have ended near the best of all."""
         return sum(self.likelihoods[0] - value <= AGREEMENT * self.rows for value in self.likelihoods)
+
+    @property
+    def own_support(self) -> tuple[int, int]:
+        """Of how many starts on these rows how many agree on the best."""
+        return self.agreeing, len(self.likelihoods)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +148,7 @@ class Search:
         ]
         self._evaluation_seconds, self._evaluation_rows = 0.0, 1  # of the last evaluations
         self._agreeing = 0  # starts of the present round
+        self._climbed: FloatArray | None = None  # the last θ from which steps led no higher
         # θ of the last subset that are not yet tried on this one, and how far below the best they were, per row
         self._waiting: list[tuple[FloatArray, float]] = []
 
@@ -151,7 +160,7 @@ class Search:
     def run(self) -> None:
         """Go through the subsets while there is time."""
         for position, rows in enumerate(self.sizes):
-            if position and self.timer.left() < self._predicted_seconds():
+            if position and (not self.rounds or self.timer.left() < self._predicted_seconds()):
                 break
             self._round(rows, self._first_starts() if position == 0 else self._next_starts(rows))
 
@@ -205,11 +214,12 @@ class Search:
         """
         if not self.rounds:
             return None
-        if self.gain_per_row(theta) <= AGREEMENT and seconds > 5.0 * self._evaluation_seconds:
+        if self.gain_per_row(theta) <= 2.0 * AGREEMENT and seconds > 5.0 * self._evaluation_seconds:
             self._climb_from(theta, seconds)
-        agreeing, starts = max(r.agreeing for r in self.rounds), max(len(r.likelihoods) for r in self.rounds)
         gain, last = self.gain_per_row(theta), self.rounds[-1]
-        is_known = last.settled or gain > RIVAL  # else as much may be found where the best is on its way to
+        climbed = self._climbed is not None and np.array_equal(self._climbed, theta)
+        is_known = gain > RIVAL or (last.settled and climbed)  # else more may be found further up
+        agreeing, starts = last.support
         return Evidence(last.rows, starts, agreeing, gain if is_known else None, self.candidates[0].likelihood)
 
     def _climb_from(self, theta: FloatArray, seconds: float) -> None:
@@ -223,18 +233,25 @@ class Search:
         if not self.rounds[-1].settled:
             _, settled = self._polished(objective, seconds if leads else 0.5 * seconds)
             self.rounds[-1] = replace(self.rounds[-1], settled=settled)
+        climbed = leads and self.rounds[-1].settled
         for start in ([] if leads else [theta]) + [revived for revived, _ in self._second_chance(theta)]:
             try:
                 optimum = self._minimise(objective, (start, None), deadline - self.timer.clock())
             except NumericalError:
                 continue
+            climbed |= start is theta and optimum.reason is not OptimiserEnd.TIME_LIMIT
             if -optimum.value > self.candidates[0].likelihood + SAME_OPTIMUM * len(objective.y):
                 self._lead(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+        if climbed:
+            self._climbed = np.array(theta)
 
     def _lead(self, optimum: SubsetOptimum) -> None:
-        """Take this for the best of the last subset: nobody has climbed from there."""
+        """Take this for the best of the last subset: nobody has climbed from there, and no start may agree with it."""
+        last = self.rounds[-1]
+        is_new = optimum.likelihood - self.candidates[0].likelihood > AGREEMENT * last.rows
+        led = replace(last, likelihoods=(optimum.likelihood, *last.likelihoods), settled=False)
+        self.rounds[-1] = replace(led, support=led.own_support) if is_new else led
         self.candidates.insert(0, optimum)
-        self.rounds[-1] = replace(self.rounds[-1], settled=False)
 
     def _minimise(
         self,
@@ -332,7 +349,7 @@ class Search:
 
     def _leaders_seconds(self, rows: int) -> float:
         """What it takes to carry the best optimum of so many rows on to all larger subsets, and to polish it there."""
-        sizes = [size for size in self.sizes if size > rows] + self.sizes[-1:] * self.polishes
+        sizes = [size for size in self.sizes if size > rows] + (self.sizes[-1:] if self.polishes else [])
         return LEADER_EVALUATIONS * self._evaluation_seconds * sum((size / rows) ** 3 for size in sizes)
 
     def _round(self, rows: int, starts: Iterator[_Start]) -> None:
@@ -342,7 +359,7 @@ class Search:
         reached: list[float] = []
         results: list[SubsetOptimum] = []  # but for those that have come near to the best
         leader: KnownOptimum | None = None
-        evaluations, finished = 0, True
+        evaluations, finished, inherits = 0, True, False
         for start in starts:
             left = self.timer.left() - (min(self._leaders_seconds(rows), share) if results else 0.0)
             if results and left < self._evaluation_seconds:
@@ -367,8 +384,10 @@ class Search:
                 self._keep(results, rows)
             best, curvature = self.candidates[0], start[1]
             if best is result:  # another curvature than that of its start is not known
-                known = (self.layout, best.theta, best.likelihood, rows)
-                leader = None if curvature is None else KnownOptimum(*known, curvature)
+                inherits = len(reached) == 1
+                leader = None
+                if curvature is not None and optimum.reason in ENDED:
+                    leader = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
             self._agreeing = sum(best.likelihood - likelihood <= AGREEMENT * rows for likelihood in reached)
         settled = False
         if results and self.polishes and rows == self.sizes[-1]:
@@ -382,7 +401,9 @@ class Search:
             self._waiting = []
         if results:
             likelihoods = (self.candidates[0].likelihood, *sorted(reached, reverse=True)[1:])
-            self.rounds.append(Round(rows, likelihoods, evaluations, seconds, finished, settled))
+            present = Round(rows, likelihoods, evaluations, seconds, finished, settled)
+            earlier = self.rounds[-1].support if self.rounds and inherits else (0, 0)
+            self.rounds.append(replace(present, support=max(present.own_support, earlier)))
             self.on_round(self.rounds[-1])
             logger.info(
                 "search on %d rows: %.6g, %d of %d starts agree, %d evaluations, %.1f s",
@@ -394,20 +415,22 @@ class Search:
         best, rows = self.candidates[0], len(objective.y)
         if seconds < self._evaluation_seconds:
             return 0, False
+        deadline = self.timer.clock() + seconds
         start = best.theta, self.curvature(best.theta, rows)
         try:
-            optimum = self._minimise(objective, start, seconds, settings=POLISH)
+            optimum = self._minimise(objective, start, deadline - self.timer.clock(), settings=POLISH)
         except NumericalError:
             return 0, False
         if -optimum.value > best.likelihood:
             self.candidates[0] = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
-        return optimum.evaluations, optimum.reason not in (OptimiserEnd.TIME_LIMIT, OptimiserEnd.MAX_ITERATIONS)
+        return optimum.evaluations, optimum.reason in ENDED
 
     def _keep(self, results: list[SubsetOptimum], rows: int) -> None:
         """The results without those that are another's optimum, the best first."""
         different: list[SubsetOptimum] = []
         for result in sorted(results, key=lambda result: -result.likelihood):
-            if not different or different[-1].likelihood - result.likelihood > SAME_OPTIMUM * rows:
+            near = [other for other in different if other.likelihood - result.likelihood <= SAME_OPTIMUM * rows]
+            if all(self._is_different(other, result) for other in near):
                 different.append(result)
         self.candidates = different
 
