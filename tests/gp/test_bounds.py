@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 
 from nearexact.gp import gpr_objective, greedy_variance, sgpr_objective
-from nearexact.gp.bounds import Interval
 from nearexact.kernels import Kernel
 from tests.gp.helpers import Problem, problems, slack
 from tests.problems import KERNELS
@@ -52,8 +51,3 @@ def test_all_points_make_it_exact(kernel: Kernel) -> None:
     assert sparse.upper_bound == pytest.approx(exact.lml, rel=1e-7)
     for ours, theirs in zip(sparse.posterior().joint(X_new), exact.joint(X_new), strict=True):
         assert np.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_proofs_that_contradict_each_other_leave_open_what_lies_between() -> None:
-    assert Interval(1.0, 3.0).meet(Interval(2.0, 4.0)) == Interval(2.0, 3.0)
-    assert Interval(1.0, 2.0).meet(Interval(2.1, 4.0)) == Interval(2.0, 2.1)  # by rounding: neither end is trusted

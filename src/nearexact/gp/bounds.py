@@ -24,9 +24,8 @@ class Interval:
         return self.upper - self.lower
 
     def meet(self, other: Interval) -> Interval:
-        """What both of them prove; where rounding makes them contradict each other, all that lies between."""
-        lower, upper = max(self.lower, other.lower), min(self.upper, other.upper)
-        return Interval(min(lower, upper), max(lower, upper))
+        """What both of them prove."""
+        return Interval(max(self.lower, other.lower), min(self.upper, other.upper))
 
 
 @dataclass(frozen=True)
