@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
+import scipy.linalg  # noqa: F401  so that the libraries below are loaded when they are looked for
 from threadpoolctl import ThreadpoolController
 
 
@@ -14,5 +16,11 @@ def numpy_on_one_thread() -> AbstractContextManager[Any]:
     Their wheels bring an OpenBLAS whose idle threads keep spinning, and so do torch's: where calls to both alternate,
     as in every step of L-BFGS, each waits for the other. On two cores that made small problems eight times slower.
     """
-    limited: AbstractContextManager[Any] = ThreadpoolController().select(prefix="libscipy_openblas").limit(limits=1)
+    limited: AbstractContextManager[Any] = _openblas().limit(limits=1)
     return limited
+
+
+@cache
+def _openblas() -> ThreadpoolController:
+    """Looked for once: it takes milliseconds, as long as several evaluations on few rows."""
+    return ThreadpoolController().select(prefix="libscipy_openblas")
