@@ -13,8 +13,9 @@ import torch
 from nearexact.gp import ExactObjective, NumericalError
 from nearexact.gp.budget import Timer
 from nearexact.gp.rows import LocalRows, nearest_rows
-from nearexact.gp.search import MOST_STARTS, Search, subset_order, subset_sizes
+from nearexact.gp.search import MOST_STARTS, Search
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
+from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels import SquaredExponential
 from tests.problems import KERNELS, many_inputs, standardised
 
@@ -24,7 +25,7 @@ from tests.problems import KERNELS, many_inputs, standardised
     [(50, 4096, [50]), (512, 4096, [512]), (1000, 4096, [500, 1000]), (10**6, 4096, [512, 1024, 2048, 4096])],
 )
 def test_subsets_double_up_to_the_largest(n: int, most: int, sizes: list[int]) -> None:
-    assert subset_sizes(n, most) == sizes
+    assert subset_sizes(n, most, 512) == sizes
 
 
 def test_subsets_are_rows_without_repetition_and_hold_neighbours() -> None:

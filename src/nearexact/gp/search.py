@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,7 @@ from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.row_noise import RowNoise, noise_of
-from nearexact.gp.rows import Rows, Taken, as_rows
+from nearexact.gp.rows import Taken, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.starts import (
     SMOOTH_NOISE,
@@ -41,14 +41,13 @@ from nearexact.gp.starts import (
     with_all_inputs,
     with_less_influence,
 )
-from nearexact.gp.ties import random_rows
+from nearexact.gp.subsets import GROWTH, subset_order, subset_sizes
 from nearexact.kernels.base import Kernel
-from nearexact.typing import FloatArray, IndexArray
+from nearexact.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
-FIRST_ROWS = 256  # of the smallest subset, about
-GROWTH = 2  # from one subset to the next
+FIRST_ROWS = 256  # of the smallest subset, at least, where there are as many
 MOST_ROWS = 2048  # of the largest subset, of which an evaluation takes a few tenths of a second
 FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
@@ -67,8 +66,6 @@ CURVATURE_SHARE = 0.1  # of the time limit, at most
 LEADER_EVALUATIONS, LEADER_SHARE = 12, 0.5
 POLISH = LBFGSSettings(max_iterations=200, ftol=1e-8)
 ENDED = (OptimiserEnd.CONVERGED, OptimiserEnd.CALLBACK, OptimiserEnd.NO_FURTHER_STEP)  # where a start leads to
-NEIGHBOURS = 3  # one row in so many is the nearest neighbour of another one in the subset
-NEIGHBOUR_WORK = 10**10  # multiplications that may be spent on finding neighbours: about a second
 
 _Start = tuple[FloatArray, FloatArray | None]  # θ, and the curvature there if θ is an optimum of fewer rows
 
@@ -103,6 +100,19 @@ class SubsetOptimum:
 
     theta: FloatArray
     likelihood: float
+
+
+@dataclass
+class _Tried:
+    """What the starts on a subset have come to so far."""
+
+    rows: int
+    likelihoods: list[float] = field(default_factory=list)  # that they have reached
+    optima: list[SubsetOptimum] = field(default_factory=list)  # but for those that have come near to the best
+    leader: KnownOptimum | None = None
+    evaluations: int = 0
+    finished: bool = True
+    first_leads: bool = False  # whether nothing is above what the first start has led to
 
 
 class Search:
@@ -143,7 +153,7 @@ class Search:
         self.candidates = [SubsetOptimum(self.theta0 if self.start is None else self.start, -math.inf)]
         self.sizes = [
             rows
-            for rows in subset_sizes(self.data.n, most_rows)
+            for rows in subset_sizes(self.data.n, most_rows, 2 * FIRST_ROWS)
             if memory is None or exact_memory(self.layout.kernel, rows) <= memory
         ]
         self._evaluation_seconds, self._evaluation_rows = 0.0, 1  # of the last evaluations
@@ -355,60 +365,69 @@ class Search:
     def _round(self, rows: int, starts: Iterator[_Start]) -> None:
         """Optimise from each start on a subset, while there is time."""
         started, share = self.timer.seconds(), LEADER_SHARE * self.timer.left()
-        objective = self.objective(rows)
-        reached: list[float] = []
-        results: list[SubsetOptimum] = []  # but for those that have come near to the best
-        leader: KnownOptimum | None = None
-        evaluations, finished, inherits = 0, True, False
+        objective, tried = self.objective(rows), _Tried(rows)
         for start in starts:
-            left = self.timer.left() - (min(self._leaders_seconds(rows), share) if results else 0.0)
-            if results and left < self._evaluation_seconds:
-                finished = False
+            left = self.timer.left() - (min(self._leaders_seconds(rows), share) if tried.optima else 0.0)
+            if tried.optima and left < self._evaluation_seconds:
+                tried.finished = False
                 break
             try:
-                optimum = self._minimise(objective, start, left, leader)
+                optimum = self._minimise(objective, start, left, tried.leader)
             except NumericalError as error:
                 logger.debug("a start on %d rows failed: %s", rows, error)
                 continue
-            evaluations += optimum.evaluations
             self._evaluation_seconds, self._evaluation_rows = optimum.seconds / optimum.evaluations, rows
-            finished = finished and optimum.reason is not OptimiserEnd.TIME_LIMIT
-            result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
-            reached.append(result.likelihood)
-            if (
-                leader is None
-                or result.likelihood > leader.likelihood
-                or not leader.is_near(result.theta, result.likelihood)
-            ):
-                results.append(result)
-                self._keep(results, rows)
-            best, curvature = self.candidates[0], start[1]
-            if best is result:  # another curvature than that of its start is not known
-                inherits = len(reached) == 1
-                leader = None
-                if curvature is not None and optimum.reason in ENDED:
-                    leader = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
-            self._agreeing = sum(best.likelihood - likelihood <= AGREEMENT * rows for likelihood in reached)
+            self._compare(tried, start, optimum)
+        if not tried.optima:
+            return
         settled = False
-        if results and self.polishes and rows == self.sizes[-1]:
-            polished, settled = self._polished(objective, self.timer.left())
-            evaluations += polished
-        seconds = self.timer.seconds() - started
-        if results and self._waiting:  # what was not tried on this subset may still win: as near to the best as before
-            highest = self.candidates[0].likelihood
-            self.candidates += [SubsetOptimum(theta, highest - deficit * rows) for theta, deficit in self._waiting]
-            self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
-            self._waiting = []
-        if results:
-            likelihoods = (self.candidates[0].likelihood, *sorted(reached, reverse=True)[1:])
-            present = Round(rows, likelihoods, evaluations, seconds, finished, settled)
-            earlier = self.rounds[-1].support if self.rounds and inherits else (0, 0)
-            self.rounds.append(replace(present, support=max(present.own_support, earlier)))
-            self.on_round(self.rounds[-1])
-            logger.info(
-                "search on %d rows: %.6g, %d of %d starts agree, %d evaluations, %.1f s",
-                rows, likelihoods[0], self.rounds[-1].agreeing, len(likelihoods), evaluations, seconds,
-            )  # fmt: skip
+        if self.polishes and rows == self.sizes[-1]:
+            evaluations, settled = self._polished(objective, self.timer.left())
+            tried.evaluations += evaluations
+        self._keep_untried(rows)
+        self._record(tried, settled, self.timer.seconds() - started)
+
+    def _compare(self, tried: _Tried, start: _Start, optimum: Optimum) -> None:
+        """Take note of where a start has led to."""
+        rows, leader = tried.rows, tried.leader
+        tried.evaluations += optimum.evaluations
+        tried.finished = tried.finished and optimum.reason is not OptimiserEnd.TIME_LIMIT
+        result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
+        tried.likelihoods.append(result.likelihood)
+        if (
+            leader is None
+            or result.likelihood > leader.likelihood
+            or not leader.is_near(result.theta, result.likelihood)
+        ):
+            tried.optima.append(result)
+            self.candidates = self._different(tried.optima, rows)
+        best, curvature = self.candidates[0], start[1]
+        if best is result:  # another curvature than that of its start is not known
+            tried.first_leads = len(tried.likelihoods) == 1
+            tried.leader = None
+            if curvature is not None and optimum.reason in ENDED:
+                tried.leader = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
+        self._agreeing = sum(best.likelihood - likelihood <= AGREEMENT * rows for likelihood in tried.likelihoods)
+
+    def _keep_untried(self, rows: int) -> None:
+        """What was not tried on this subset may still win: it counts as being as near to the best as before."""
+        if not self._waiting:
+            return
+        highest = self.candidates[0].likelihood
+        self.candidates += [SubsetOptimum(theta, highest - deficit * rows) for theta, deficit in self._waiting]
+        self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
+        self._waiting = []
+
+    def _record(self, tried: _Tried, settled: bool, seconds: float) -> None:
+        likelihoods = (self.candidates[0].likelihood, *sorted(tried.likelihoods, reverse=True)[1:])
+        present = Round(tried.rows, likelihoods, tried.evaluations, seconds, tried.finished, settled)
+        earlier = self.rounds[-1].support if self.rounds and tried.first_leads else (0, 0)
+        self.rounds.append(replace(present, support=max(present.own_support, earlier)))
+        self.on_round(self.rounds[-1])
+        logger.info(
+            "search on %d rows: %.6g, %d of %d starts agree, %d evaluations, %.1f s",
+            tried.rows, likelihoods[0], present.agreeing, len(likelihoods), tried.evaluations, seconds,
+        )  # fmt: skip
 
     def _polished(self, objective: ExactObjective, seconds: float) -> tuple[int, bool]:
         """Climb from the best until nothing is left to gain: evaluations, and whether there was time for that."""
@@ -425,49 +444,11 @@ class Search:
             self.candidates[0] = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
         return optimum.evaluations, optimum.reason in ENDED
 
-    def _keep(self, results: list[SubsetOptimum], rows: int) -> None:
-        """The results without those that are another's optimum, the best first."""
+    def _different(self, optima: list[SubsetOptimum], rows: int) -> list[SubsetOptimum]:
+        """Those that are not another one's optimum, the best first."""
         different: list[SubsetOptimum] = []
-        for result in sorted(results, key=lambda result: -result.likelihood):
-            near = [other for other in different if other.likelihood - result.likelihood <= SAME_OPTIMUM * rows]
-            if all(self._is_different(other, result) for other in near):
-                different.append(result)
-        self.candidates = different
-
-
-def subset_sizes(n: int, most_rows: int) -> list[int]:
-    """How many rows the subsets have: the last one is all of them, or `most_rows`, and each is half of the next."""
-    sizes = [min(n, most_rows)]
-    while sizes[0] > 2 * FIRST_ROWS:
-        sizes.insert(0, -(-sizes[0] // GROWTH))
-    return sizes
-
-
-def subset_order(data: Rows, most: int, random: np.random.Generator) -> IndexArray:
-    """An order of at most so many rows, of which each beginning is a subset: random, but every third row is the nearest
-    neighbour of an earlier one.
-
-    Which rows a likelihood is of may depend on their inputs in any way. Neighbours show noise and fine details, which a
-    small random subset of many rows would not.
-    """
-    if most >= data.n:
-        return random.permutation(data.n)
-    order = random_rows(random, data.n, 2 * most)  # more than are taken: some come again as neighbours
-    pairs = min(most // NEIGHBOURS, NEIGHBOUR_WORK // (data.n * data.inputs))
-    neighbours = data.nearest(order[:pairs]) if pairs else order[:0]
-    mixed: list[int] = []
-    rest = iter(order)
-    taken: set[int] = set()
-    for position in range(len(order)):
-        row = int(next(rest))
-        if row not in taken:
-            taken.add(row)
-            mixed.append(row)
-        if position % (NEIGHBOURS - 1) == 0 and position // (NEIGHBOURS - 1) < pairs:
-            neighbour = int(neighbours[position // (NEIGHBOURS - 1)])
-            if neighbour not in taken:
-                taken.add(neighbour)
-                mixed.append(neighbour)
-        if len(mixed) >= most:
-            break
-    return np.array(mixed[:most], dtype=np.int64)
+        for optimum in sorted(optima, key=lambda optimum: -optimum.likelihood):
+            near = [other for other in different if other.likelihood - optimum.likelihood <= SAME_OPTIMUM * rows]
+            if all(self._is_different(other, optimum) for other in near):
+                different.append(optimum)
+        return different

@@ -24,8 +24,8 @@ from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.row_noise import noise_of
 from nearexact.gp.rows import LocalRows
 from nearexact.gp.safety import NumericalError
-from nearexact.gp.search import subset_order
 from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, Start, rough_start, with_less_influence
+from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels import Kernel, Linear
 from nearexact.kernels.base import as_kernel
 from nearexact.kernels.composite import Composite
@@ -194,14 +194,6 @@ def finalists(trials: Sequence[Trial], number: int) -> list[str]:
     return [trial.kernel for trial in trials if trial.kernel in best]
 
 
-def subset_sizes(n: int) -> list[int]:
-    """How many rows the subsets have: the last one is all of them, or MOST_ROWS, and each is half of the next."""
-    sizes = [min(n, MOST_ROWS)]
-    while sizes[0] > FEW_ROWS:
-        sizes.insert(0, -(-sizes[0] // 2))
-    return sizes
-
-
 class _Contest:
     """Kernels that are optimised on the same rows, what was found, and the time that is left."""
 
@@ -226,7 +218,9 @@ class _Contest:
         largest = max(
             (as_kernel(kernel, X.shape[1]) for kernel in self.kernels.values()), key=partial(exact_memory, n=1)
         )
-        self.sizes = [rows for rows in subset_sizes(len(y)) if exact_memory(largest, rows) <= memory]
+        self.sizes = [
+            rows for rows in subset_sizes(len(y), MOST_ROWS, FEW_ROWS) if exact_memory(largest, rows) <= memory
+        ]
         self.order = subset_order(LocalRows(X, y), self.sizes[-1], random) if self.sizes else np.arange(0)
         self.X, self.y = X[self.order], y[self.order]
         everything = None if noise is None else noise.standardised(scaling_y, torch.device("cpu"))
