@@ -22,8 +22,19 @@ def test_one_factor_is_taken_where_nothing_better_fits_and_it_does(monkeypatch: 
     assert affordable_method(KERNEL, X, y, math.inf, None) == "cholesky"
     monkeypatch.setattr(affordable, "exact_fits", lambda *_: False)
     assert affordable_method(KERNEL, X, y, math.inf, None) == "iterative"
-    monkeypatch.setattr(affordable, "iterative_fits", lambda *_: False)
+    monkeypatch.setattr(affordable, "iterative_fits", lambda *_, **__: False)
     monkeypatch.setattr(affordable, "factorisation_seconds", lambda *_: 1.0)
     assert [affordable_method(KERNEL, X, y, limit, None) for limit in (1.5, 1.7)] == ["sparse", "cholesky"]
     memory = exact_memory(KERNEL, len(X))
     assert [affordable_method(KERNEL, X, y, 9.0, limit) for limit in (memory - 1, memory)] == ["sparse", "cholesky"]
+
+
+def test_one_solution_is_taken_where_no_factor_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = (torch.tensor(values) for values in standardised(150))
+    monkeypatch.setattr(affordable, "exact_fits", lambda *_: False)
+    monkeypatch.setattr(affordable, "factor_fits", lambda *_: False)
+    monkeypatch.setattr(
+        affordable, "iterative_fits", lambda _, __, limit, ___, evaluations=10.0: evaluations * 10.0 <= limit
+    )
+    ways = [affordable_method(KERNEL, X, y, limit, None) for limit in (14.0, 16.0, 99.0, 101.0)]
+    assert ways == ["sparse", "iterative", "iterative", "iterative"]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nearexact.gp import gpr_objective, greedy_variance
+from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
 from nearexact.gp.neighbours import SIZES, Extrapolation, nearest_rows, nearest_variances
 from nearexact.gp.posterior import ExactPosterior
@@ -114,6 +115,31 @@ def test_a_finished_solution_brackets_the_quadratic_form() -> None:
     finer = solver.finish(end.weights, 1e-4, seed=0)
     assert finer.residual_bound < end.residual_bound
     assert torch.allclose(K @ finer.weights, y, atol=1e-4)
+
+
+@pytest.mark.parametrize(("looks", "is_usable"), [(12, False), (150, True)])
+def test_when_time_is_up_weights_are_taken_if_they_are_near_enough(looks: int, is_usable: bool) -> None:
+    X, y = (torch.tensor(values) for values in standardised(300))
+    rough, noise = SquaredExponential([0.2, 0.2, 0.2], 1.0), 0.01
+    solver = ModelSolver(SparseObjective(rough, noise, X, y, X[:20]), rough, noise, StoredKernel(X, 10**9))
+    left = iter(range(looks))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise TimeIsUpError
+
+    solver.check = check
+    if not is_usable:
+        with pytest.raises(TimeIsUpError):
+            solver.finish(None, 1e-9, seed=0, rows=8)
+        return
+    end = solver.finish(None, 1e-9, seed=0, rows=8)
+    assert (end.variances.as_tensor() == 0.0).all()  # upper bounds, as nothing is known
+    K = torch.tensor(rough(X.numpy()) + noise * np.eye(300))
+    residual = y - K @ end.weights
+    assert 0.0 < float(residual.square().mean()) <= 0.25 * noise
+    truth = torch.linalg.solve(K, y)
+    assert end.quadratic.lower <= float(y @ truth) * (1.0 + 1e-9) <= end.quadratic.upper * (1.0 + 2e-9)
 
 
 def test_with_few_rows_a_row_is_not_its_own_neighbour() -> None:

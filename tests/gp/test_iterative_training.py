@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nearexact.gp import gpr_objective
+from nearexact.gp import gpr_objective, iterative_training
 from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible_sizes
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
@@ -111,6 +111,33 @@ def test_a_time_limit_is_kept_and_leaves_a_model(limit: float) -> None:
     assert (variance > 0.0).all()
     evidence = training.evidence()
     assert training.estimate() is None or (evidence is not None and evidence.gain_per_row is None)
+
+
+def test_without_time_for_evaluations_it_is_the_exact_gp_at_the_theta_of_the_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(iterative_training, "FEWEST_EVALUATIONS", 1e12)
+    monkeypatch.setattr(iterative_training, "SEARCH_ROWS", 100)
+    training = IterativeTraining(SquaredExponential(), *rough(), time_limit=1e6, seed=0)
+    training.run()
+    posterior = training.posterior()
+    assert isinstance(posterior, IterativePosterior)
+    assert training.estimate() is None
+    assert training.history[-1].ended == TrainingEnd.TIME_LIMIT
+    bounds = training.likelihood_bounds()
+    assert bounds.lower - 1e-6 <= exact_lml(training) <= bounds.upper + 1e-6
+    assert bounds.residual_gap <= 1e-6
+    exact = gpr_objective(posterior.kernel, posterior.noise_variance, training.X, training.y).factorise(
+        posterior.kernel, posterior.noise_variance
+    )
+    X_new = rough(100, seed=3)[0]
+    (mean, variance), (expected, expected_variance) = posterior.predict(X_new), exact.predict(X_new)
+    assert np.allclose(mean, expected, atol=1e-4)
+    assert float((variance / expected_variance - 1.0).abs().median()) <= 0.01
+    evidence = training.evidence()  # the optimum of a subset says nothing about that of all rows
+    assert evidence is not None
+    assert evidence.rows == 100
+    assert evidence.gain_per_row is None
 
 
 def test_before_the_first_evaluation_there_is_a_sparse_gp_at_the_theta_of_the_search() -> None:

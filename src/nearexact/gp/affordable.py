@@ -14,19 +14,22 @@ from nearexact.limits import memory_budget
 from nearexact.typing import MemoryLimit
 
 FACTORISATIONS = 1.6  # one that takes longer than predicted, and some time to find θ for it on subsets
+ONE_SOLUTION = 1.5  # evaluations by conjugate gradients that take as long as finding θ on subsets and one solution
 
 
 def affordable_method(kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_limit: MemoryLimit) -> str:
     """The best of "cholesky", "iterative" and "sparse" within the limits, as predicted from a few rows.
 
-    Where neither Cholesky nor conjugate gradients have time to improve θ with all rows, a Cholesky factor at the θ of a
-    subset still explains more than a sparse GP: its bound is that of the exact GP.
+    Where neither Cholesky nor conjugate gradients have time to improve θ with all rows, the exact GP at the θ of a
+    subset still explains far more than a sparse GP at its own: by one Cholesky factor, or one solution.
     """
     if exact_fits(kernel, X, y, time_limit, memory_limit):
         return "cholesky"
     if iterative_fits(kernel, X, time_limit, memory_limit):
         return "iterative"
-    return "cholesky" if factor_fits(kernel, X, y, time_limit, memory_limit) else "sparse"
+    if factor_fits(kernel, X, y, time_limit, memory_limit):
+        return "cholesky"
+    return "iterative" if iterative_fits(kernel, X, time_limit, memory_limit, evaluations=ONE_SOLUTION) else "sparse"
 
 
 def factor_fits(kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_limit: MemoryLimit) -> bool:

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from torch import Tensor
 
-from nearexact.gp.block_cg import BlockSolution, block_cg
+from nearexact.gp.block_cg import BlockSolution, NotConvergedError, block_cg
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.stored_kernel import Storage, StoredKernel
 
+logger = logging.getLogger(__name__)
+
 MOST_ITERATIONS = 1000
+# How large rounding errors may be, relative to bᵀP⁻¹b: a share of the tolerance, or of what P leaves unexplained.
+ROUNDING_SHARE, ROUNDING_OF_UNEXPLAINED = 0.1, 1e-3
 
 
 class ColumnSolver:
-    """Solves with what `product` and `precondition` hold at the moment."""
+    """Solves with what `precondition` holds at the moment, and with K at its θ.
+
+    K is kept in 64 bits where 32 are too few, or if `in_full` says that they are; then it is true afterwards, too.
+    """
 
     def __init__(
-        self, product: StoredKernel, precondition: Preconditioner, check: Callable[[], None] = lambda: None
+        self,
+        product: StoredKernel,
+        precondition: Preconditioner,
+        check: Callable[[], None] = lambda: None,
+        *,
+        in_full: bool = False,
     ) -> None:
-        self.product, self.precondition, self.check = product, precondition, check
+        self.product, self.precondition, self.check, self.in_full = product, precondition, check, in_full
+        self._keep_kernel()
 
-    def __call__(self, B: Tensor, tolerance: float | Tensor, most_iterations: int = MOST_ITERATIONS) -> BlockSolution:
+    def __call__(
+        self,
+        B: Tensor,
+        tolerance: float | Tensor,
+        most_iterations: int = MOST_ITERATIONS,
+        on_iteration: Callable[[BlockSolution], None] | None = None,
+    ) -> BlockSolution:
         """K̂⁻¹B, with residuals in 64 bits."""
         is_rounded = self.product.storage is Storage.FLOAT32
         return block_cg(
@@ -32,4 +52,39 @@ class ColumnSolver:
             most_iterations=most_iterations,
             exact_multiply=(lambda D: self.product.in_full(D, self.check)) if is_rounded else None,
             check=self.check,
+            on_iteration=on_iteration,
         )
+
+    def in_enough_digits(self, B: Tensor, tolerance: float, most_iterations: int = MOST_ITERATIONS) -> BlockSolution:
+        """The same, with K in 64 bits where 32 turn out to be too few for these columns."""
+        if self.product.storage is Storage.FLOAT32:
+            try:
+                if self.is_precise(B, tolerance):
+                    return self(B, tolerance, most_iterations)
+            except NotConvergedError as error:
+                logger.info("with a matrix in 32 bits: %s", error)
+            self.use_full()
+        return self(B, tolerance, most_iterations)
+
+    def use_full(self) -> None:
+        """Keep K in 64 bits from now on."""
+        self.in_full = True
+        self._keep_kernel()
+
+    def is_precise(self, B: Tensor, tolerance: float) -> bool:
+        """Whether rounding errors of products are far below the tolerance, or below what P leaves unexplained.
+
+        Else conjugate gradients go on with nothing but rounding errors, and their Lanczos matrices describe these.
+        Errors e are random, and hardly any of them lies where P differs from sI: eᵀP⁻¹e is no more than eᵀe/s, and
+        hardly less.
+        """
+        first, before = self.precondition.solve(B, self.check)
+        product = self.product(first, self.check)
+        errors = self.product.rounding_errors(first, product) / self.precondition.f.noise_variance
+        unexplained = (first * product).sum(0) / before - 1.0  # bᵀP⁻¹(K̂ − P)P⁻¹b/bᵀP⁻¹b
+        allowed = (ROUNDING_OF_UNEXPLAINED * unexplained).clamp_(min=ROUNDING_SHARE * tolerance)
+        return bool((errors <= allowed * before).all())
+
+    def _keep_kernel(self) -> None:
+        f = self.precondition.f
+        self.product.update(f.kernel, f.noise_variance, scales=f.scales, check=self.check, in_full=self.in_full)

@@ -18,6 +18,7 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.exact import TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, left_to_gain, until_settled
+from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
@@ -134,7 +135,7 @@ class ExactTraining:
         factorisation = self._predicted_factorisation()
         if self.timer.left() < TWO_FACTORISATIONS * factorisation:
             self._search_for(self.timer.left() - SLOWER_FACTORISATION * factorisation)
-            self.best_theta = self.search.candidates[0].theta
+            self.best_theta = self._best_of_search()
             self.best_lml = self.posterior().lml
             self._evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
         else:
@@ -182,7 +183,7 @@ class ExactTraining:
         # No time to climb with all rows: all of it for the search, and one look at what that has found. What training
         # started from is kept where it is better: it may come from a larger subset.
         self._search_for(self.timer.left() - SLOWER_FACTORISATION * factorisation)
-        theta = self.search.candidates[0].theta
+        theta = self._best_of_search()
         self._model = held  # without room for two models it is computed again where it is the better one
         if self.search.rounds and not np.array_equal(theta, self.best_theta):
             self._look_at(theta)
@@ -191,6 +192,10 @@ class ExactTraining:
         if seconds > 0.0:
             self.search.timer = Timer(seconds, self.timer.clock)
             self.search.run()
+
+    def _best_of_search(self) -> FloatArray:
+        data = self.objective
+        return best_with_all_rows(self.search, data.X, data.y, data.row_noise)
 
     def _look_at(self, theta: FloatArray) -> None:
         """Take this θ if its likelihood is higher."""

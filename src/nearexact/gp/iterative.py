@@ -34,7 +34,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from nearexact.gp.block_cg import BlockSolution, NotConvergedError
+from nearexact.gp.block_cg import BlockSolution
 from nearexact.gp.bounds import Interval, LikelihoodBounds, likelihood
 from nearexact.gp.column_solver import MOST_ITERATIONS, ColumnSolver
 from nearexact.gp.factorisation import Factorisation
@@ -62,8 +62,6 @@ logger = logging.getLogger(__name__)
 
 PROBES = 8
 TOLERANCE = 1e-4  # of rᵀP⁻¹r, relative to its start
-# How large rounding errors may be, relative to zᵀP⁻¹z: a share of the tolerance, or of what P leaves unexplained.
-ROUNDING_SHARE, ROUNDING_OF_UNEXPLAINED = 0.1, 1e-3
 GRADIENT_ROWS = 384  # of a block of K̄, and as many columns
 COLUMN_ARRAYS = 14  # [N, probes + 1] arrays that are alive at once, at most
 BLOCK_ARRAYS = 4  # blocks of K or K̄ that are alive at once, at most, besides the kernel's own
@@ -141,7 +139,7 @@ class IterativeObjective:
         self.product = StoredKernel(self.X, self.sparse.spare_memory)
         self.flops, self.timing, self.clock = 0.0, Timing(), clock
         self._n_features = feature_count(self.layout.kernel, self.X)
-        self._in_full = in_full
+        self.in_full = in_full
         self._draw(probes, seed)
 
     @property
@@ -212,7 +210,7 @@ class IterativeObjective:
         precondition = Preconditioner(self.sparse, f)
         started = self.clock()
         y, count = as_columns(f.y), f.targets
-        solution = self._conjugate_gradients(f, precondition, torch.cat([y, probes], dim=1))
+        solution = self._conjugate_gradients(precondition, torch.cat([y, probes], dim=1))
         self.timing.solving = self.clock() - started
         B, weights = precondition.solve(probes, self.check)  # P⁻¹z and zᵀP⁻¹z
         logs = torch.stack(
@@ -265,33 +263,12 @@ class IterativeObjective:
         probes = float(((A * B).sum(1) - B.square().sum(1)) @ c) / p
         return 0.5 * float(as_columns(v).square().sum(1) @ c) - 0.5 * f.targets * (trace + probes)
 
-    def _conjugate_gradients(self, f: Factorisation, precondition: Preconditioner, targets: Tensor) -> BlockSolution:
+    def _conjugate_gradients(self, precondition: Preconditioner, targets: Tensor) -> BlockSolution:
         """K̂⁻¹ targets; with K in 64 bits where 32 are too few."""
-        kernel, s, scales = f.kernel, f.noise_variance, f.scales
-        solver = ColumnSolver(self.product, precondition, self.check)
-        self.product.update(kernel, s, scales=scales, check=self.check, in_full=self._in_full)
-        if self.product.storage is Storage.FLOAT32:
-            try:
-                if self._is_fine(precondition, targets):
-                    return solver(targets, self.tolerance, self.most_iterations)
-            except NotConvergedError as error:
-                logger.info("with a matrix in 32 bits: %s", error)
-            self._in_full = True  # the next θ will hardly differ
-            self.product.update(kernel, s, scales=scales, check=self.check, in_full=True)
-        return solver(targets, self.tolerance, self.most_iterations)
-
-    def _is_fine(self, precondition: Preconditioner, targets: Tensor) -> bool:
-        """Whether rounding errors of products are far below the tolerance, or below what P leaves unexplained.
-
-        Else conjugate gradients go on with nothing but rounding errors, and their Lanczos matrices describe these.
-        """
-        first, before = precondition.solve(targets, self.check)
-        product = self.product.in_full(first, self.check)
-        errors = precondition.solve(self.product(first, self.check) - product, self.check)[1]
-        probes = slice(precondition.f.targets, None)
-        unexplained = float(((first * product).sum(0) / before)[probes].mean()) - 1.0  # mean of zᵀP⁻¹EP⁻¹z/zᵀP⁻¹z
-        share = float((errors / before)[probes].mean())
-        return share <= max(ROUNDING_SHARE * self.tolerance, ROUNDING_OF_UNEXPLAINED * unexplained)
+        solver = ColumnSolver(self.product, precondition, self.check, in_full=self.in_full)
+        solution = solver.in_enough_digits(targets, self.tolerance, self.most_iterations)
+        self.in_full = solver.in_full  # the next θ will hardly differ
+        return solution
 
     def _times_V(self, f: Factorisation, columns: Tensor) -> Tensor:
         """V·columns, transposed: [C, M]."""

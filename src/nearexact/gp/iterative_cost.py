@@ -34,6 +34,9 @@ MOST_ERROR = 2e-3  # nats per row: four of them are less than the gap that certi
 LEAST_SHARE = 0.6  # of the points so far: with far fewer, iterations may be many more than the power says
 # A product with K takes as long as reading K, and as long as that again for so many columns.
 COLUMNS_AS_READING = 18.0
+# Computing K takes as long as so many products with it where it is kept. An evaluation does so to keep it, to see how
+# large the residuals are, and for the gradient, which takes twice as long; the end of training does not need the last.
+KERNEL_PASS, EVALUATION_PASSES, FINISHING_PASSES = 8.0, 4.0, 2.0
 # Selecting points and one factorisation, relative to the sweeps of an evaluation; and iterations for variances and for
 # weights to rounding, relative to those of an evaluation.
 FINISHING_SWEEPS, VARIANCE_ITERATIONS, WEIGHT_ITERATIONS = 0.6, 0.9, 2.5
@@ -58,6 +61,10 @@ class EvaluationCost:
         once = EvaluationCost(n, 1.0, iterations, m, error_per_row, is_measured=True)
         return replace(once, seconds_per_operation=max(seconds / once.predicted(m), MOST_SPEED))
 
+    def after_weights(self, m: int, iterations: int) -> EvaluationCost:
+        """After weights to rounding, which have taken so many iterations."""
+        return replace(self, iterations=max(iterations / WEIGHT_ITERATIONS, 1.0), iterations_m=m)
+
     def predicted_iterations(self, m: int) -> float:
         """With m points; not more than there are rows, in exact arithmetic."""
         fewer: float = (self.iterations_m / m) ** ITERATIONS_POWER
@@ -71,9 +78,13 @@ class EvaluationCost:
         """Seconds of its conjugate gradients."""
         return self.seconds_per_operation * self.predicted_iterations(m) * product_operations(self.n)
 
+    def computing(self, passes: float) -> float:
+        """Seconds of computing K so many times."""
+        return self.seconds_per_operation * passes * KERNEL_PASS * product_operations(self.n)
+
     def predicted(self, m: int) -> float:
         """Seconds of an evaluation."""
-        return self.sweeping(m) + self.solving(m)
+        return self.sweeping(m) + self.solving(m) + self.computing(EVALUATION_PASSES)
 
     def finishing(self, m: int, columns: int) -> float:
         """Seconds of weights to rounding and, from so many further columns, variances, with points selected anew."""
@@ -81,13 +92,24 @@ class EvaluationCost:
         together = min(VARIANCE_ITERATIONS, WEIGHT_ITERATIONS) if columns else 0.0
         alone = WEIGHT_ITERATIONS - together
         relative = together * (COLUMNS_AS_READING + columns + 1.0) + alone * (COLUMNS_AS_READING + 1.0)
-        return FINISHING_SWEEPS * self.sweeping(m) + relative / usual * self.solving(m)
+        solving = relative / usual * self.solving(m)
+        return FINISHING_SWEEPS * self.sweeping(m) + solving + self.computing(FINISHING_PASSES)
 
     def cheapest(self, sizes: list[int]) -> int:
         """The number of points with which an evaluation takes the least time, and is not too noisy."""
         factor = math.sqrt(self.error_per_row / MOST_ERROR)  # errors fall about with 1/M²
         least = self.iterations_m * max(factor, LEAST_SHARE) if self.is_measured else 0.0
         return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
+
+    def most_points(self, sizes: list[int], seconds: float) -> int:
+        """That can be selected, and a sparse GP with them be computed, within this time."""
+        return max([m for m in sizes if FINISHING_SWEEPS * self.sweeping(m) <= seconds] or sizes[:1])
+
+
+def variance_seconds(weight_seconds: float, columns: int) -> float:
+    """What variances from so many columns take, from what the weights took."""
+    share = VARIANCE_ITERATIONS / WEIGHT_ITERATIONS
+    return share * weight_seconds * (COLUMNS_AS_READING + columns + 1.0) / (COLUMNS_AS_READING + 1.0)
 
 
 def product_operations(n: int) -> float:
@@ -133,7 +155,10 @@ def product_seconds(kernel: Kernel, X: Tensor, memory: int, clock: Callable[[], 
 def iterative_fits(
     kernel: Kernel, X: Tensor, time_limit: float, memory_limit: MemoryLimit, *, evaluations: float = 10.0
 ) -> bool:
-    """Whether so many evaluations of the exact likelihood by conjugate gradients fit into the limits, as predicted."""
+    """Whether so many evaluations of the exact likelihood by conjugate gradients fit into the limits, as predicted.
+
+    Weights at the θ of a search, with the search, take about as long as 1.5 of them.
+    """
     memory = memory_budget(memory_limit, X.device)
     if not possible_sizes(kernel, len(X), kernel.features(X[:1], X[0]).shape[1], memory):
         return False

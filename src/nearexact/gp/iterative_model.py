@@ -32,6 +32,12 @@ class HeldModel:
     jitter: float
     posterior: SparsePosterior | IterativePosterior | ExactPosterior
     estimate: Estimate | None = None
+    iterations: int = 0  # that the weights have taken in the end
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether this is the exact GP, with weights to rounding and variances as far as there was time for them."""
+        return isinstance(self.posterior, ExactPosterior) or self.iterations > 0
 
     @staticmethod
     def sparse(theta: FloatArray, f: Factorisation) -> HeldModel:
@@ -51,14 +57,19 @@ class HeldModel:
         return HeldModel(theta, estimate.value, estimate.bounds, len(f.Z), f.jitter, posterior, estimate)
 
     def finished(self, solver: ModelSolver, seed: int, rows: int) -> HeldModel:
-        """The same with weights to rounding, and variances that are extrapolated to all rows from so many of them."""
-        assert self.estimate is not None
-        end, data = solver.finish(self.estimate.solution, AIMED_ERROR, seed, rows), solver.objective
+        """The exact GP with weights to rounding, and variances that are extrapolated to all rows from so many of them.
+
+        Where time is up before that, its weights are nearly right, and its variances upper bounds.
+        """
+        weights = self.posterior.weights if isinstance(self.posterior, IterativePosterior) else None
+        end, data = solver.finish(weights, AIMED_ERROR, seed, rows), solver.objective
         posterior = IterativePosterior.of(
             solver.factorisation, data.X, data.y, end.weights, end.residual_bound, end.variances, data.row_noise
         )
         bounds = self.bounds.meet(quadratic=end.quadratic).meet(log_det=solver.factorisation.bounds.log_det)
-        return replace(self, bounds=bounds, points=len(posterior.Z), posterior=posterior)
+        value = self.value if self.estimate is not None else bounds.lower
+        points = len(posterior.Z)
+        return replace(self, value=value, bounds=bounds, points=points, posterior=posterior, iterations=end.iterations)
 
     def factorised(self, posterior: ExactPosterior) -> HeldModel:
         """The same by one Cholesky factor: nothing is estimated any more."""

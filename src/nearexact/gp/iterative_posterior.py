@@ -16,7 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearexact.gp.block_cg import BlockSolution
 from nearexact.gp.bounds import Interval
+from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.column_solver import ColumnSolver
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import as_columns, sample_gaussian
@@ -27,13 +29,17 @@ from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.row_noise import RowNoise, noise_variances, scaled_rows
 from nearexact.gp.safety import Repairs, clamp_variances
 from nearexact.gp.sparse import SparseObjective
-from nearexact.gp.stored_kernel import StoredKernel
+from nearexact.gp.stored_kernel import Storage, StoredKernel
 from nearexact.kernels.base import Kernel
 from nearexact.validation import as_matrix
 
 COVARIANCE_TOLERANCE = 1e-10  # of rᵀP⁻¹r, relative to its start, for each column of a joint covariance
 VARIANCE_TOLERANCE = 1e-3  # the same for the variances that are extrapolated from
 COLUMNS_AT_ONCE = 256
+TRIED_COLUMNS, TRIED_TOLERANCE = 2, 1e-4  # random ones that show, besides y, whether 32 bits are enough for K
+# Root mean square of y − K̂v, in standard deviations of the noise, up to which v may be used though time was up: means
+# at training rows are off by no more.
+USABLE_RESIDUAL = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +186,7 @@ class Finished:
     residual_bound: float  # rᵀP⁻¹r of them, the largest of several targets
     quadratic: Interval  # yᵀK̂⁻¹y
     variances: Extrapolation
+    iterations: int
 
 
 class ModelSolver(ColumnSolver):
@@ -192,10 +199,12 @@ class ModelSolver(ColumnSolver):
         noise_variance: float,
         product: StoredKernel,
         check: Callable[[], None] = lambda: None,
+        *,
+        in_full: bool = False,
     ) -> None:
-        self.objective, self.factorisation = objective, objective.factorise(kernel, noise_variance)
-        super().__init__(product, Preconditioner(objective, self.factorisation), check)
-        product.update(kernel, noise_variance, scales=self.factorisation.scales, check=check)
+        self.objective = objective
+        self.factorisation = objective.factorise(kernel, noise_variance, residuals=True)
+        super().__init__(product, Preconditioner(objective, self.factorisation), check, in_full=in_full)
 
     @staticmethod
     def of(posterior: IterativePosterior, memory_limit: int | None = None) -> ModelSolver:
@@ -205,48 +214,85 @@ class ModelSolver(ColumnSolver):
         objective = SparseObjective(kernel, s, *data, row_noise=posterior.row_noise, memory_limit=memory_limit)
         return ModelSolver(objective, kernel, s, StoredKernel(posterior.X, objective.spare_memory))
 
-    def finish(self, weights: Tensor, error: float, seed: int, rows: int = CALIBRATION_ROWS[0]) -> Finished:
+    def finish(self, weights: Tensor | None, error: float, seed: int, rows: int = CALIBRATION_ROWS[0]) -> Finished:
         """Weights nearer to K̂⁻¹y, so that the mean is off by at most `error` deviations of the noise; and variances.
 
         Both in one pass of conjugate gradients: a product with K takes hardly longer with one more column. `rows` are
-        the training rows from which variances are extrapolated; without any they stay upper bounds.
+        the training rows from which variances are extrapolated; without any they stay upper bounds. If `check` raises
+        TimeIsUpError, weights that are near enough already are taken, without variances.
         """
-        f, data = self.factorisation, self.objective
+        f, n = self.factorisation, len(self.objective.X)
         chosen = self._calibration_rows(rows, seed)
-        units = torch.zeros(len(data.X), len(chosen), dtype=weights.dtype, device=weights.device)
+        units = torch.zeros(n, len(chosen), dtype=f.y.dtype, device=f.y.device)
         units[chosen, torch.arange(len(chosen), device=units.device)] = 1.0
         y, targets = as_columns(f.y), f.targets
-        v = as_columns(weights if f.scales is None else scaled_rows(weights, 1.0 / f.scales))
-        residuals = y - self.product.in_full(v, self.check)
+        if weights is None:
+            v, residuals = torch.zeros_like(y), y
+            if not self._is_precise_enough(y, seed):
+                self.use_full()
+        else:
+            v = as_columns(weights if f.scales is None else scaled_rows(weights, 1.0 / f.scales))
+            residuals = y - self.product.in_full(v, self.check)
         bounds = self.precondition.solve(residuals, self.check)[1]  # [T]
         aim = error**2 * f.noise_variance / float(f.kernel.diagonal(f.features_Z).max())
-        tolerances = torch.full_like(weights.reshape(-1)[:1], VARIANCE_TOLERANCE).repeat(targets + len(chosen))
+        tolerances = torch.full_like(y[0, :1], VARIANCE_TOLERANCE).repeat(targets + len(chosen))
         tolerances[:targets] = torch.where(bounds > 0.0, aim / bounds, 1.0)
-        solution = self(torch.cat([residuals, units], dim=1), tolerances)
-        W, R = solution.columns[:, targets:], solution.residuals[:, targets:]
-        inverse = (W[chosen].diagonal() + (W * R).sum(0)).clamp_(min=0.0)  # (K̂⁻¹)_ii, of scaled rows
-        if f.scales is not None:
-            inverse.mul_(f.scales[chosen].square())
+        solution = self._as_far_as_time_allows(torch.cat([residuals, units], dim=1), tolerances)
         v, residuals = v + solution.columns[:, :targets], solution.residuals[:, :targets]
         bounds = solution.residual_bounds[:targets]
         least = float((y * v).sum() + (residuals * v).sum())
         return Finished(
-            scaled_rows(v, f.scales).reshape(weights.shape),
+            scaled_rows(v, f.scales).reshape(f.y.shape),
             float(bounds.max()),
             Interval(least, least + float(bounds.sum())),
-            self._extrapolation(chosen, inverse),
+            self._extrapolation(chosen, solution),
+            solution.iterations,
         )
+
+    def _is_precise_enough(self, y: Tensor, seed: int) -> bool:
+        if self.product.storage is not Storage.FLOAT32:
+            return True
+        generator = torch.Generator().manual_seed(seed)
+        others = torch.randn(len(y), TRIED_COLUMNS, dtype=y.dtype, generator=generator).to(y.device)
+        return self.is_precise(torch.cat([y, others], dim=1), TRIED_TOLERANCE)
+
+    def _as_far_as_time_allows(self, B: Tensor, tolerances: Tensor) -> BlockSolution:
+        """K̂⁻¹B; of the targets alone, and only nearly, if time is up before that."""
+        latest: list[BlockSolution] = []
+
+        def keep(solution: BlockSolution) -> None:
+            latest[:] = [solution]
+
+        try:
+            return self(B, tolerances, on_iteration=keep)
+        except TimeIsUpError:
+            if not latest:
+                raise
+        f = self.factorisation
+        columns = latest[0].columns[:, : f.targets].contiguous()
+        residuals = B[:, : f.targets] - self.product.in_full(columns)
+        if float(residuals.square().mean(0).max()) > USABLE_RESIDUAL**2 * f.noise_variance:
+            raise TimeIsUpError
+        bounds = self.precondition.solve(residuals)[1]
+        return replace(latest[0], columns=columns, residuals=residuals, residual_bounds=bounds)
 
     def _calibration_rows(self, rows: int, seed: int) -> Tensor:
         """Training rows whose exact variances, given all the others, show how variances go on."""
         generator, n = torch.Generator().manual_seed(seed), len(self.objective.X)
         return torch.randperm(n, generator=generator)[:rows].to(self.objective.X.device)
 
-    def _extrapolation(self, chosen: Tensor, inverse: Tensor) -> Extrapolation:
-        """How variances given nearest rows go on to all rows, learnt from (K̂⁻¹)_ii of these training rows."""
+    def _extrapolation(self, chosen: Tensor, solution: BlockSolution) -> Extrapolation:
+        """How variances given nearest rows go on to all rows, learnt from (K̂⁻¹)_ii of these training rows.
+
+        They are not, and variances stay upper bounds, where the solution is of the targets alone.
+        """
         objective, f = self.objective, self.factorisation
-        if not len(chosen):
-            return Extrapolation.none(inverse)
+        W, R = solution.columns[:, f.targets :], solution.residuals[:, f.targets :]
+        if not W.shape[1]:
+            return Extrapolation.none(f.y)
+        inverse = (W[chosen].diagonal() + (W * R).sum(0)).clamp_(min=0.0)  # of scaled rows
+        if f.scales is not None:
+            inverse.mul_(f.scales[chosen].square())
         noise = noise_variances(objective.row_noise, f.noise_variance)
         own_noise = noise[chosen] if isinstance(noise, Tensor) else noise
         exact = 1.0 / inverse - own_noise  # given all other rows

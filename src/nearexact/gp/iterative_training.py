@@ -25,9 +25,16 @@ from nearexact.gp.exact import ExactObjective, exact_memory, factorisation_secon
 from nearexact.gp.flops import cholesky_flops, feature_count, kernel_flops, selection_flops, sparse_flops
 from nearexact.gp.inducing import select
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, product_operations, product_seconds
+from nearexact.gp.iterative_cost import (
+    EvaluationCost,
+    possible_sizes,
+    product_operations,
+    product_seconds,
+    variance_seconds,
+)
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
+from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
@@ -45,9 +52,9 @@ from nearexact.validation import as_training_data
 
 logger = logging.getLogger(__name__)
 
-SEARCH_SHARE = 0.25  # of the time limit, at most
+SEARCH_SHARE = 0.25  # of the time limit, at most ...
+LONGER_SEARCH_SHARE = 0.4  # ... or this where θ cannot be improved with all rows
 SEARCH_ROWS = 4096  # of the largest subset
-EVIDENCE_SHARE = 0.1  # of what is left of the time limit
 FIRST_POINTS = 400  # of the sparse GP that is there before anything else
 MOST_CLIMBS = 20
 FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
@@ -56,6 +63,9 @@ FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
 FIRST_STEP, LATER_STEP = 0.3, 0.1
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
+SELECTING_SHARE = 0.1  # of what is left, for selecting points where there is time for no more than one solution
+CHECKING_PASSES = 1.5  # over K: one that may take longer than predicted
+FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays where it is
 FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
 FACTORISATIONS = 2.5  # that there must be time for, to end with one
 FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
@@ -112,7 +122,7 @@ class IterativeTraining:
             kernel,
             self.X,
             self.y,
-            time_limit=SEARCH_SHARE * time_limit if search_limit is None else search_limit,
+            time_limit=time_limit if search_limit is None else search_limit,
             memory=self.memory,
             seed=seed,
             start=start,
@@ -123,6 +133,7 @@ class IterativeTraining:
             clock=clock,
             numerics=numerics,
         )
+        self._search_limit = search_limit
         self._factorises = factorises and exact_memory(self.layout.kernel, self.n) <= self.memory
         self._factorisation_seconds = math.inf
         self._random = np.random.default_rng(seed)
@@ -143,10 +154,13 @@ class IterativeTraining:
     def run(self) -> None:
         """Maximise the exact log marginal likelihood."""
         self._begin()
+        self._predict_costs()
         if self.timer.left() > 0.0:
             self.search.run()
-        theta = self.search.candidates[0].theta
-        self._first_model(theta)
+        theta = best_with_all_rows(self.search, self.X, self.y, self.row_noise)
+        self._best = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
+        if self._climbing_seconds(0) > self.timer.left():
+            self._finish()  # first the exact GP here; what that takes tells whether there is time for more after all
         end: str = TrainingEnd.MAX_ITERATIONS
         for number in range(MOST_CLIMBS):
             if number:
@@ -208,9 +222,10 @@ class IterativeTraining:
     def evidence(self) -> Evidence | None:
         """What speaks for the best θ so far."""
         best = self._held()
-        if best.estimate is None:
-            return self.search.evidence(best.theta, EVIDENCE_SHARE * self.timer.left())
         agreeing, starts = self.search.rounds[-1].support if self.search.rounds else (0, 0)
+        if best.estimate is None:  # θ is that of a subset: whether it is right for all rows is not known
+            optimum, rounds = self.search.candidates[0], self.search.rounds
+            return Evidence(rounds[-1].rows, starts, agreeing, None, optimum.likelihood) if rounds else None
         followed = self.search.is_complete and not self.search.has_rival()
         settled = self._is_settled and len(self.history) > 1 and followed
         gain = self._gain / self.n if settled else None
@@ -223,22 +238,31 @@ class IterativeTraining:
         estimate = self._held().estimate
         return estimate is not None and self._gain <= max(estimate.standard_error, SETTLED * self.n)
 
-    def _first_model(self, theta: FloatArray) -> None:
-        """A sparse GP at the θ of the search, and what products with K cost."""
-        self._best = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
-        kernel, _ = self.layout.unpack(theta)
+    def _predict_costs(self) -> None:
+        """What evaluations and factors will take; the search has more time where that is too long to improve θ."""
+        kernel = self.layout.kernel
         product = product_seconds(kernel, self.X, self.memory, self.timer.clock)
         self._cost = EvaluationCost(self.n, product / product_operations(self.n))
         if self._factorises:
             self._factorisation_seconds = factorisation_seconds(kernel, self.X, self.y, self.timer.clock)
             self._factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
+        if self._search_limit is None:
+            left = (1.0 - SEARCH_SHARE) * self.timer.time_limit
+            share = SEARCH_SHARE if self._climbing_seconds(0) <= left else LONGER_SEARCH_SHARE
+            self.search.timer.time_limit = share * self.timer.time_limit
+
+    def _climbing_seconds(self, number: int) -> float:
+        """What there must be time for before a climb begins."""
+        assert self._cost is not None
+        evaluations = 1.0 if number else FEWEST_EVALUATIONS
+        return evaluations * self._cost.predicted(self._cost.cheapest(self.sizes)) + self._finishing_seconds()
 
     def _climb(self, number: int) -> OptimiserEnd:
         """L-BFGS with points selected for the present θ, and new probes."""
         assert self._cost is not None
         theta, self._gain = self._held().theta, math.nan
         m = self._tried = self._cost.cheapest(self.sizes)
-        self.timer.require(self._cost.predicted(m))
+        self.timer.require(self._climbing_seconds(number))
         self._release()
         rows = self._select(theta, m)
         self._objective = objective = self._objective_with(theta, self.X[rows])
@@ -297,6 +321,8 @@ class IterativeTraining:
     def _finish(self) -> None:
         """The weights of the best model to rounding, and variances: in what is left of the time limit."""
         best = self._held()
+        if best.is_finished:
+            return
         kernel, noise_variance = self.layout.unpack(best.theta)
         if self._factorises and self.timer.left() > self._factorisation_seconds:
             self._release()
@@ -309,24 +335,45 @@ class IterativeTraining:
                 return
             except NumericalError as error:
                 logger.info("no Cholesky factor at the end: %s", error)
-        if best.estimate is None:
-            return
-        m, rows = self._finishing_plan(self.timer.left())
         try:
-            if m > best.points:
-                self._release()
-                self._objective = self._objective_with(best.theta, self.X[self._select(best.theta, m)])
-            elif self._objective is None:
-                self._objective = self._objective_with(best.theta, best.posterior.inducing_points)
-            product, check = self._objective.product, self.timer.check
-            solver = ModelSolver(self._objective.sparse, kernel, noise_variance, product, check)
-            self._best = best.finished(solver, int(self._random.integers(2**31)), rows)
+            if best.estimate is None:
+                self._solve_once(best)
+            else:
+                m, rows = self._finishing_plan(self.timer.left())
+                self._best = best.finished(self._solver(best, m), int(self._random.integers(2**31)), rows)
         except TimeIsUpError:
             logger.info("time was up before the model was finished")
         except NumericalError as error:
             logger.warning("the model could not be finished: %s", error)
         finally:
             self._release()
+
+    def _solve_once(self, best: HeldModel) -> None:
+        """The exact GP at the θ of the search, where there was no time for an evaluation: the mean, then variances."""
+        assert self._cost is not None
+        m = self._cost.most_points(self.sizes, SELECTING_SHARE * self.timer.left())
+        solver, seed = self._solver(best, m), int(self._random.integers(2**31))
+        self._best = HeldModel.sparse(best.theta, solver.factorisation)
+        computing = self._cost.computing(CHECKING_PASSES)  # K again, if time is up before the weights are right
+        solver.check = lambda: self.timer.require(computing)
+        started = self.timer.seconds()
+        self._best = self._best.finished(solver, seed, 0)
+        self._cost = self._cost.after_weights(self._best.points, self._best.iterations)
+        seconds = self.timer.seconds() - started
+        rows = next((rows for rows in CALIBRATION_ROWS if variance_seconds(seconds, rows) <= self.timer.left()), 0)
+        if rows:
+            self._best = self._best.finished(solver, seed, rows)
+
+    def _solver(self, best: HeldModel, m: int) -> ModelSolver:
+        """For a model, with its own points or with more of them."""
+        if m > best.points:
+            self._release()
+            self._objective = self._objective_with(best.theta, self.X[self._select(best.theta, m)])
+        elif self._objective is None:
+            self._objective = self._objective_with(best.theta, best.posterior.inducing_points)
+        objective = self._objective
+        theta = self.layout.unpack(best.theta)
+        return ModelSolver(objective.sparse, *theta, objective.product, self.timer.check, in_full=objective.in_full)
 
     def _finishing_plan(self, seconds: float) -> tuple[int, int]:
         """Points of the preconditioner, and training rows to learn variances from: as many as there is time for."""

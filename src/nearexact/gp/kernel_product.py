@@ -50,6 +50,21 @@ class KernelProduct:
         K = self.against(j).values(features_X, out=self.buffers[len(features_Z)][: len(features_X)])
         return with_diagonal(K, self.diagonal[i]) if i == j else K
 
+    def some_rows(self, which: Tensor, v: Tensor) -> Tensor:
+        """Rows of (K + sI)v for several vectors [N, C]: [rows, C]."""
+        features, diagonal = torch.cat(list(self.features)), torch.cat(self.diagonal)
+        scaled = v if self.scales is None else v * self.scales[:, None]
+        product = torch.empty(len(which), v.shape[1], dtype=v.dtype, device=v.device)
+        cross = self.kernel.against(features)
+        for first in range(0, len(which), self.rows):
+            part = which[first : first + self.rows]
+            K = cross.values(features[part])
+            K[torch.arange(len(part), device=K.device), part] = diagonal[part]
+            product[first : first + self.rows] = K @ scaled
+        if self.scales is not None:
+            product.mul_(self.scales[which, None])
+        return product.mul_(self.scale).add_(v[which], alpha=self.noise_variance)
+
     def __call__(self, v: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
         """(K + sI)v for one vector [N] or several [N, C].
 

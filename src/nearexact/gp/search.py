@@ -151,6 +151,7 @@ class Search:
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
         self.start = None if start is None else self.layout.pack(self.layout.check(start[0]), start[1])
         self.candidates = [SubsetOptimum(self.theta0 if self.start is None else self.start, -math.inf)]
+        self.earlier: list[SubsetOptimum] = []  # that smaller subsets have handed on
         self.sizes = [
             rows
             for rows in subset_sizes(self.data.n, most_rows, 2 * FIRST_ROWS)
@@ -338,6 +339,7 @@ class Search:
     def _next_starts(self, rows_now: int) -> Iterator[_Start]:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
         carried, rows = self.carried(), self.rounds[-1].rows
+        self.earlier += carried
         self._waiting = [(c.theta, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
         while self._waiting:
             theta = self._waiting[0][0]

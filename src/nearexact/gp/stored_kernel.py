@@ -21,6 +21,7 @@ TILE_ROWS = 1024  # of a block that is kept, and as many columns: products with 
 # 2√N times as large. Against a noise variance s this changes log|K̂| by about −N/2 (2.5e-8·k √N/s)² nats, which may be
 # this much for each row: a fiftieth of the gap that certifies.
 ROUNDING = 2.5e-8
+SAMPLED_ROWS = 512  # that show how large rounding errors are
 MOST_NATS_PER_ROW = 2e-4
 
 
@@ -114,6 +115,15 @@ class StoredKernel:
         if scales is not None:
             full = full * scales
         return full.T.mul(self._product.scale).add_(D, alpha=self._product.noise_variance).contiguous()
+
+    def rounding_errors(self, D: Tensor, product: Tensor) -> Tensor:
+        """The sum over all rows of squared errors of a product with D: [C], from a random sample of rows."""
+        if self.storage is Storage.FLOAT64:
+            return torch.zeros_like(D[0])
+        assert self._product is not None
+        n = len(D)
+        rows = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:SAMPLED_ROWS].to(D.device)
+        return (self._product.some_rows(rows, D) - product[rows]).square().mean(0) * n
 
     def in_full(self, D: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
         """(K + sI)D [N, C] in 64 bits."""

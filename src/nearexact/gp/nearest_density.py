@@ -1,0 +1,96 @@
+"""Which θ of a search on subsets is best with all rows, where there is no time to compute their likelihood.
+
+An optimum of few rows may explain them by noise that is next to nothing, and be far off with all of them: rows that are
+near to each other are rare in a subset. What the exact GP says about a row, given those of all rows that are nearest to
+it, is near to what it says given all others, and costs next to no time. So lengthscales are taken from the search, and
+the noise is looked at again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearexact.gp.linalg import as_columns
+from nearexact.gp.neighbours import nearest_rows
+from nearexact.gp.row_noise import RowNoise, noise_variances
+from nearexact.gp.search import Search
+from nearexact.kernels.base import Kernel
+from nearexact.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+TESTED_ROWS = 256
+NEAREST = 128  # rows that a tested one is predicted from
+ROWS_AT_ONCE = 64
+MOST_COMPARED = 6  # optima: those of the last subset, then those of smaller ones
+NOISES = tuple(10.0 ** (0.5 * power) for power in range(-9, 1))  # that are tried besides an optimum's own
+CLEARLY = 0.05  # nats per row by which another θ must be better than the best one of the subset
+
+
+def best_with_all_rows(
+    search: Search, X: Tensor, y: Tensor, row_noise: RowNoise | None = None, seed: int = 0
+) -> FloatArray:
+    """The θ at which rows are most probable given their neighbours; the best one of the search, if in doubt."""
+    optima = [*search.carried(), *reversed(search.earlier)][:MOST_COMPARED]
+    best, layout = optima[0].theta, search.layout
+    if search.rounds and search.rounds[-1].rows >= len(X):
+        return best
+    rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:TESTED_ROWS].to(X.device)
+    highest = -math.inf
+    for optimum in optima:
+        kernel, own_noise = layout.unpack(optimum.theta)
+        noises = [own_noise, *NOISES]
+        found = log_densities(kernel, noises, X, y, rows, row_noise).mean(1).tolist()
+        for noise, density in zip(noises, found, strict=True):
+            if density > highest + (CLEARLY if highest > -math.inf else 0.0):
+                theta = optimum.theta if noise == own_noise else layout.pack(kernel, noise)
+                best, highest = theta if layout.bounds is None else np.clip(theta, *layout.bounds), density
+    if best is not optima[0].theta:
+        logger.info("with all rows another θ is better: %.3g nats per row given the nearest", highest)
+    return best
+
+
+def log_densities(
+    kernel: Kernel,
+    tried: Sequence[float],
+    X: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    row_noise: RowNoise | None = None,
+) -> Tensor:
+    """Log densities of these rows' targets, each given the rows that are nearest to it: [noises tried, rows].
+
+    Minus infinity where they cannot be computed.
+    """
+    features = kernel.features(X, X.mean(0))
+    diagonal, targets = kernel.diagonal(features), as_columns(y)
+    noises = [
+        torch.as_tensor(noise_variances(row_noise, s), dtype=X.dtype, device=X.device).expand(len(X)) for s in tried
+    ]
+    densities = []
+    for part in torch.split(rows, ROWS_AT_ONCE):
+        K = kernel.cross(features[part], features)  # [rows, N]
+        nearest = nearest_rows(K, diagonal, noises[0], without=part)[:, :NEAREST]
+        A = torch.stack([kernel.gram(features[near]) for near in nearest])  # [rows, S, S]
+        given = torch.cat([K.gather(1, nearest)[:, :, None], targets[nearest]], dim=2)  # [rows, S, 1 + T]
+        prior, y_part = diagonal[part], targets[part]
+        at_each = [_given(A, given, noise[nearest], prior, noise[part], y_part) for noise in noises]
+        densities.append(torch.stack(at_each))
+    return torch.cat(densities, dim=1)
+
+
+def _given(A: Tensor, given: Tensor, noise: Tensor, diagonal: Tensor, own_noise: Tensor, y: Tensor) -> Tensor:
+    """Log densities of y [rows, T] from the kernel matrix of nearest rows, and k to them beside their targets."""
+    L, failures = torch.linalg.cholesky_ex(A + torch.diag_embed(noise))
+    half = torch.linalg.solve_triangular(L, given, upper=False)
+    mean = (half[:, :, :1] * half[:, :, 1:]).sum(1)  # [rows, T]
+    variance = (diagonal - half[:, :, 0].square().sum(1)).clamp_(min=0.0) + own_noise
+    squares = (y - mean).square() / variance[:, None]
+    density: Tensor = -0.5 * (squares + (2.0 * math.pi * variance).log()[:, None]).sum(1)
+    return torch.where((failures == 0) & density.isfinite(), density, -math.inf)

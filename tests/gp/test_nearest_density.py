@@ -1,0 +1,69 @@
+"""What neighbours say about a row, against leave-one-out formulas, and which θ follows from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from nearexact.gp.nearest_density import NEAREST, best_with_all_rows, log_densities
+from nearexact.gp.row_noise import RowNoise
+from nearexact.gp.search import Search, SubsetOptimum
+from nearexact.kernels import Kernel, SquaredExponential
+from tests.problems import KERNELS, standardised
+
+
+def leave_one_out(K: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Log density of each target given all others, from the inverse of the covariance of all."""
+    inverse = np.linalg.inv(K)
+    variance = 1.0 / np.diag(inverse)
+    return -0.5 * ((inverse @ y * variance) ** 2 / variance + np.log(2.0 * math.pi * variance))
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
+def test_with_all_other_rows_as_neighbours_it_is_the_leave_one_out_density(kernel: Kernel) -> None:
+    X, y = standardised(NEAREST // 2)
+    noises = [0.05, 0.5]
+    found = log_densities(kernel, noises, torch.tensor(X), torch.tensor(y), torch.arange(len(y)))
+    for noise, densities in zip(noises, found, strict=True):
+        expected = leave_one_out(kernel(X) + noise * np.eye(len(y)), y)
+        np.testing.assert_allclose(densities, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_noise_of_rows_and_several_targets_count() -> None:
+    X, y = standardised(40)
+    kernel, both = SquaredExponential([1.0, 1.0, 1.0]), np.column_stack([y, y**2])
+    factors = np.linspace(0.5, 2.0, 40)
+    row_noise = RowNoise(torch.tensor(factors), torch.full((40,), 0.01, dtype=torch.float64))
+    rows = torch.arange(0, 40, 7)
+    found = log_densities(kernel, [0.1], torch.tensor(X), torch.tensor(both), rows, row_noise)[0]
+    variances = row_noise.variances(0.1).numpy()
+    K = kernel(X) + np.diag(variances)
+    expected = leave_one_out(K, both[:, 0]) + leave_one_out(K, both[:, 1])
+    np.testing.assert_allclose(found, expected[rows], rtol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [1e-5, 0.02])
+def test_noise_that_is_right_for_few_rows_only_is_set_right(noise: float) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, size=(1500, 2))
+    y = np.sin(3.0 * X[:, 0]) + math.sqrt(0.1) * rng.normal(size=1500)
+    search = Search(SquaredExponential([0.6, 1.0]), X, y, seed=0, most_rows=100)
+    search.run()
+    theta = search.layout.pack(SquaredExponential([0.6, 1.0]), noise)
+    search.candidates = [SubsetOptimum(theta, 0.0)]
+    found = search.layout.unpack(best_with_all_rows(search, torch.tensor(X), torch.tensor(y)))[1]
+    assert 0.03 < found < 0.33
+
+
+def test_the_best_of_the_search_is_kept_where_nothing_is_clearly_better() -> None:
+    X, y = (torch.tensor(values) for values in standardised(400))
+    search = Search(SquaredExponential(), X, y, seed=0, most_rows=200)
+    search.run()
+    assert best_with_all_rows(search, X, y) is search.candidates[0].theta
+    search.rounds[-1] = replace(search.rounds[-1], rows=400)  # those of a subset that is all rows are not doubted
+    search.candidates = [SubsetOptimum(search.layout.pack(SquaredExponential([9.0] * 3), 1e-5), 0.0)]
+    assert best_with_all_rows(search, X, y) is search.candidates[0].theta
