@@ -36,5 +36,5 @@ def test_one_solution_is_taken_where_no_factor_fits(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         affordable, "iterative_fits", lambda _, __, limit, ___, evaluations=10.0: evaluations * 10.0 <= limit
     )
-    ways = [affordable_method(KERNEL, X, y, limit, None) for limit in (14.0, 16.0, 99.0, 101.0)]
+    ways = [affordable_method(KERNEL, X, y, limit, None) for limit in (11.0, 13.0, 99.0, 101.0)]
     assert ways == ["sparse", "iterative", "iterative", "iterative"]

@@ -195,13 +195,13 @@ def test_the_cheapest_number_of_points_balances_sweeps_and_iterations() -> None:
     hard, easy = EvaluationCost(100_000, 1e-10, 60, 1000), EvaluationCost(2000, 1e-10, 3, 1000)
     assert hard.cheapest(sizes) == 4000
     assert easy.cheapest(sizes) == 100
-    noisy = EvaluationCost.measured(2000, 1000, 1.0, 60, error_per_row=0.008)
+    noisy = EvaluationCost(2000, 1e-10).measured(1000, 1.0, 60, error_per_row=0.008)
     assert noisy.cheapest(sizes) == 4000  # twice as many points for a quarter of the error
-    assert EvaluationCost.measured(2000, 1000, 1.0, 1, error_per_row=0.0).cheapest(sizes) == 1000  # not a tenth
+    assert EvaluationCost(2000, 1e-10).measured(1000, 1.0, 1, error_per_row=0.0).cheapest(sizes) == 1000  # not a tenth
 
 
 def test_the_seconds_of_an_evaluation_are_predicted_from_the_last_one() -> None:
-    cost = EvaluationCost.measured(5000, 400, 7.0, 30, 1e-4)
+    cost = EvaluationCost(5000, 1e-10).measured(400, 7.0, 30, 1e-4)
     assert cost.predicted(400) == pytest.approx(7.0)
     assert cost.predicted_iterations(400) == 30
     assert cost.predicted_iterations(800) < 30

@@ -14,7 +14,7 @@ from nearexact.limits import memory_budget
 from nearexact.typing import MemoryLimit
 
 FACTORISATIONS = 1.6  # one that takes longer than predicted, and some time to find θ for it on subsets
-ONE_SOLUTION = 1.5  # evaluations by conjugate gradients that take as long as finding θ on subsets and one solution
+ONE_SOLUTION = 1.2  # evaluations by conjugate gradients that take as long as finding θ on subsets and one solution
 
 
 def affordable_method(kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_limit: MemoryLimit) -> str:

@@ -34,12 +34,13 @@ MOST_ERROR = 2e-3  # nats per row: four of them are less than the gap that certi
 LEAST_SHARE = 0.6  # of the points so far: with far fewer, iterations may be many more than the power says
 # A product with K takes as long as reading K, and as long as that again for so many columns.
 COLUMNS_AS_READING = 18.0
-# Computing K takes as long as so many products with it where it is kept. An evaluation does so to keep it, to see how
-# large the residuals are, and for the gradient, which takes twice as long; the end of training does not need the last.
-KERNEL_PASS, EVALUATION_PASSES, FINISHING_PASSES = 8.0, 4.0, 2.0
+# An evaluation computes K to keep it, to see how large the residuals are, and for the gradient, which takes twice as
+# long; the end of training does not need the last.
+EVALUATION_PASSES, FINISHING_PASSES = 4.0, 2.0
 # Selecting points and one factorisation, relative to the sweeps of an evaluation; and iterations for variances and for
 # weights to rounding, relative to those of an evaluation.
 FINISHING_SWEEPS, VARIANCE_ITERATIONS, WEIGHT_ITERATIONS = 0.6, 0.9, 2.5
+ITERATIONS_BY_NOISE = 4.0  # times the root of k(x, x)/s
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -54,11 +55,27 @@ class EvaluationCost:
     iterations_m: int = USUAL_M  # points with which there were so many iterations
     error_per_row: float = 0.0  # standard error of the estimate with as many points, in nats per row
     is_measured: bool = False  # or else only guessed
+    kernel_pass: float = 8.0  # products that take as long as computing K once
 
     @staticmethod
-    def measured(n: int, m: int, seconds: float, iterations: int, error_per_row: float) -> EvaluationCost:
+    def tried(kernel: Kernel, X: Tensor, memory: int, clock: Callable[[], float] = time.perf_counter) -> EvaluationCost:
+        """As predicted from products with fewer rows."""
+        n, rows = len(X), min(len(X), TRIAL_ROWS)
+        product = StoredKernel(X[:rows], memory if stored_bytes(n, Storage.FLOAT32) <= memory else 0)
+        product.update(kernel, TRIAL_NOISE)
+        columns = torch.ones(rows, PROBES + 1, dtype=X.dtype, device=X.device)
+        product(columns)  # the first one is slower
+        started = clock()
+        product.update(kernel, TRIAL_NOISE)
+        between = clock()
+        product(columns)
+        computing, seconds = between - started, clock() - between
+        kernel_pass = max(computing / max(seconds, 1e-9), 1.0) if product.storage is not Storage.NONE else 1.0
+        return EvaluationCost(n, seconds * (n / rows) ** 2 / product_operations(n), kernel_pass=kernel_pass)
+
+    def measured(self, m: int, seconds: float, iterations: int, error_per_row: float) -> EvaluationCost:
         """After an evaluation."""
-        once = EvaluationCost(n, 1.0, iterations, m, error_per_row, is_measured=True)
+        once = EvaluationCost(self.n, 1.0, iterations, m, error_per_row, True, self.kernel_pass)
         return replace(once, seconds_per_operation=max(seconds / once.predicted(m), MOST_SPEED))
 
     def after_weights(self, m: int, iterations: int) -> EvaluationCost:
@@ -80,7 +97,7 @@ class EvaluationCost:
 
     def computing(self, passes: float) -> float:
         """Seconds of computing K so many times."""
-        return self.seconds_per_operation * passes * KERNEL_PASS * product_operations(self.n)
+        return self.seconds_per_operation * passes * self.kernel_pass * product_operations(self.n)
 
     def predicted(self, m: int) -> float:
         """Seconds of an evaluation."""
@@ -100,6 +117,16 @@ class EvaluationCost:
         factor = math.sqrt(self.error_per_row / MOST_ERROR)  # errors fall about with 1/M²
         least = self.iterations_m * max(factor, LEAST_SHARE) if self.is_measured else 0.0
         return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
+
+    def least_noise(self, seconds: float) -> float:
+        """The smallest noise variance, relative to k(x, x), with which weights may be found in this time.
+
+        Iterations grow with the root of its inverse; with 1000 points those of three data sets were 2 to 8 times it
+        until weights were usable.
+        """
+        column = (COLUMNS_AS_READING + 1.0) / (COLUMNS_AS_READING + PROBES + 1.0)
+        product = self.seconds_per_operation * column * product_operations(self.n)
+        return (ITERATIONS_BY_NOISE * product / max(seconds, product)) ** 2
 
     def most_points(self, sizes: list[int], seconds: float) -> int:
         """That can be selected, and a sparse GP with them be computed, within this time."""
@@ -140,28 +167,17 @@ def possible_sizes(kernel: Kernel, n: int, n_features: int, memory: int) -> list
     return with_K or with_V
 
 
-def product_seconds(kernel: Kernel, X: Tensor, memory: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """What a product of K with y and the probes takes, as predicted from one with fewer rows."""
-    n, rows = len(X), min(len(X), TRIAL_ROWS)
-    product = StoredKernel(X[:rows], memory if stored_bytes(n, Storage.FLOAT32) <= memory else 0)
-    product.update(kernel, TRIAL_NOISE)
-    columns = torch.ones(rows, PROBES + 1, dtype=X.dtype, device=X.device)
-    product(columns)  # the first one is slower
-    started = clock()
-    product(columns)
-    return (clock() - started) * (n / rows) ** 2
-
-
 def iterative_fits(
     kernel: Kernel, X: Tensor, time_limit: float, memory_limit: MemoryLimit, *, evaluations: float = 10.0
 ) -> bool:
     """Whether so many evaluations of the exact likelihood by conjugate gradients fit into the limits, as predicted.
 
-    Weights at the θ of a search, with the search, take about as long as 1.5 of them.
+    Weights at the θ of a search, with the search, take about as long as 1.2 of them.
     """
     memory = memory_budget(memory_limit, X.device)
     if not possible_sizes(kernel, len(X), kernel.features(X[:1], X[0]).shape[1], memory):
         return False
     if math.isinf(time_limit):
         return True
-    return evaluations * USUAL_ITERATIONS * product_seconds(kernel, X, memory) <= time_limit
+    cost = EvaluationCost.tried(kernel, X, memory)
+    return evaluations * (cost.solving(USUAL_M) + cost.computing(EVALUATION_PASSES)) <= time_limit

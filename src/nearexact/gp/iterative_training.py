@@ -25,13 +25,7 @@ from nearexact.gp.exact import ExactObjective, exact_memory, factorisation_secon
 from nearexact.gp.flops import cholesky_flops, feature_count, kernel_flops, selection_flops, sparse_flops
 from nearexact.gp.inducing import select
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import (
-    EvaluationCost,
-    possible_sizes,
-    product_operations,
-    product_seconds,
-    variance_seconds,
-)
+from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, variance_seconds
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
 from nearexact.gp.nearest_density import best_with_all_rows
@@ -63,6 +57,7 @@ FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
 FIRST_STEP, LATER_STEP = 0.3, 0.1
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
+SOLVING_SHARE = 0.5  # of what is left, for the weights, where there is time for no more than one solution
 SELECTING_SHARE = 0.1  # of what is left, for selecting points where there is time for no more than one solution
 CHECKING_PASSES = 1.5  # over K: one that may take longer than predicted
 FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays where it is
@@ -157,9 +152,9 @@ class IterativeTraining:
         self._predict_costs()
         if self.timer.left() > 0.0:
             self.search.run()
-        theta = best_with_all_rows(self.search, self.X, self.y, self.row_noise)
-        self._best = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
-        if self._climbing_seconds(0) > self.timer.left():
+        in_a_hurry = self._climbing_seconds(0) > self.timer.left()
+        self._best = self._sparse(self._best_of_search(in_a_hurry), min(FIRST_POINTS, self.sizes[-1]))
+        if in_a_hurry:
             self._finish()  # first the exact GP here; what that takes tells whether there is time for more after all
         end: str = TrainingEnd.MAX_ITERATIONS
         for number in range(MOST_CLIMBS):
@@ -241,8 +236,7 @@ class IterativeTraining:
     def _predict_costs(self) -> None:
         """What evaluations and factors will take; the search has more time where that is too long to improve θ."""
         kernel = self.layout.kernel
-        product = product_seconds(kernel, self.X, self.memory, self.timer.clock)
-        self._cost = EvaluationCost(self.n, product / product_operations(self.n))
+        self._cost = EvaluationCost.tried(kernel, self.X, self.memory, self.timer.clock)
         if self._factorises:
             self._factorisation_seconds = factorisation_seconds(kernel, self.X, self.y, self.timer.clock)
             self._factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
@@ -250,6 +244,14 @@ class IterativeTraining:
             left = (1.0 - SEARCH_SHARE) * self.timer.time_limit
             share = SEARCH_SHARE if self._climbing_seconds(0) <= left else LONGER_SEARCH_SHARE
             self.search.timer.time_limit = share * self.timer.time_limit
+
+    def _best_of_search(self, in_a_hurry: bool) -> FloatArray:
+        """The θ to begin with; one at which the exact GP can be had in time, if that is all that there is time for."""
+        assert self._cost is not None
+        least = 0.0
+        if in_a_hurry and not (self._factorises and self.timer.left() > self._factorisation_seconds):
+            least = self._cost.least_noise(SOLVING_SHARE * self.timer.left())
+        return best_with_all_rows(self.search, self.X, self.y, self.row_noise, least_noise=least)
 
     def _climbing_seconds(self, number: int) -> float:
         """What there must be time for before a climb begins."""
@@ -309,7 +311,8 @@ class IterativeTraining:
         self._evaluations += 1
         m, timing = len(objective.sparse.Z), objective.timing
         error = estimate.standard_error / self.n
-        self._cost = EvaluationCost.measured(self.n, m, timing.seconds, estimate.iterations, error)
+        assert self._cost is not None
+        self._cost = self._cost.measured(m, timing.seconds, estimate.iterations, error)
         logger.info(
             "estimate %.8g ± %.2g, %d iterations with M=%d, %.1f s", estimate.value, estimate.standard_error,
             estimate.iterations, m, timing.seconds,
@@ -353,11 +356,11 @@ class IterativeTraining:
         assert self._cost is not None
         m = self._cost.most_points(self.sizes, SELECTING_SHARE * self.timer.left())
         solver, seed = self._solver(best, m), int(self._random.integers(2**31))
-        self._best = HeldModel.sparse(best.theta, solver.factorisation)
+        held = self._best = HeldModel.sparse(best.theta, solver.factorisation)
         computing = self._cost.computing(CHECKING_PASSES)  # K again, if time is up before the weights are right
         solver.check = lambda: self.timer.require(computing)
         started = self.timer.seconds()
-        self._best = self._best.finished(solver, seed, 0)
+        self._best = held.finished(solver, seed, 0)
         self._cost = self._cost.after_weights(self._best.points, self._best.iterations)
         seconds = self.timer.seconds() - started
         rows = next((rows for rows in CALIBRATION_ROWS if variance_seconds(seconds, rows) <= self.timer.left()), 0)

@@ -34,26 +34,51 @@ CLEARLY = 0.05  # nats per row by which another θ must be better than the best 
 
 
 def best_with_all_rows(
-    search: Search, X: Tensor, y: Tensor, row_noise: RowNoise | None = None, seed: int = 0
+    search: Search,
+    X: Tensor,
+    y: Tensor,
+    row_noise: RowNoise | None = None,
+    *,
+    least_noise: float = 0.0,
+    seed: int = 0,
 ) -> FloatArray:
-    """The θ at which rows are most probable given their neighbours; the best one of the search, if in doubt."""
+    """The θ at which rows are most probable given their neighbours; the best one of the search, if in doubt.
+
+    Noise variances that are a smaller share of the mean of k(x, x) than `least_noise` are not taken.
+    """
     optima = [*search.carried(), *reversed(search.earlier)][:MOST_COMPARED]
     best, layout = optima[0].theta, search.layout
-    if search.rounds and search.rounds[-1].rows >= len(X):
+    if not least_noise and search.rounds and search.rounds[-1].rows >= len(X):
         return best
-    rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:TESTED_ROWS].to(X.device)
-    highest = -math.inf
+    rows, highest = compared_rows(X, seed), -math.inf
     for optimum in optima:
         kernel, own_noise = layout.unpack(optimum.theta)
-        noises = [own_noise, *NOISES]
-        found = log_densities(kernel, noises, X, y, rows, row_noise).mean(1).tolist()
-        for noise, density in zip(noises, found, strict=True):
-            if density > highest + (CLEARLY if highest > -math.inf else 0.0):
-                theta = optimum.theta if noise == own_noise else layout.pack(kernel, noise)
-                best, highest = theta if layout.bounds is None else np.clip(theta, *layout.bounds), density
+        least = least_noise * float(kernel.diagonal(kernel.features(X[rows], X.mean(0))).mean())
+        noise, density = best_density(kernel, max(own_noise, least), X, y, rows, row_noise)
+        if density > highest + (CLEARLY if highest > -math.inf else 0.0):
+            theta = optimum.theta if noise == own_noise else layout.pack(kernel, noise)
+            best, highest = theta if layout.bounds is None else np.clip(theta, *layout.bounds), density
     if best is not optima[0].theta:
         logger.info("with all rows another θ is better: %.3g nats per row given the nearest", highest)
     return best
+
+
+def compared_rows(X: Tensor, seed: int = 0) -> Tensor:
+    """Positions of rows by which hyperparameters are compared."""
+    return torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:TESTED_ROWS].to(X.device)
+
+
+def best_density(
+    kernel: Kernel, own_noise: float, X: Tensor, y: Tensor, rows: Tensor, row_noise: RowNoise | None = None
+) -> tuple[float, float]:
+    """A noise variance, and the mean log density of rows with it: the own one, unless a larger one is clearly better.
+
+    A search errs on this side: what is noise between near rows may look like details where these are rare.
+    """
+    noises = [own_noise, *(noise for noise in NOISES if noise > own_noise)]
+    densities = log_densities(kernel, noises, X, y, rows, row_noise).mean(1).tolist()
+    noise, density = max(zip(noises, densities, strict=True), key=lambda tried: tried[1])
+    return (noise, density) if density > densities[0] + CLEARLY else (own_noise, densities[0])
 
 
 def log_densities(

@@ -13,18 +13,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT
 from nearexact.estimators import GPRegressor
+from nearexact.gp.affordable import affordable_method
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.stages import TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.kernels import Kernel
+from nearexact.kernels.base import as_kernel
 from nearexact.known_noise import KnownNoise
 from nearexact.limits import parse_bytes
 from nearexact.progress import ShownTime
+from nearexact.scaling import Scaling
 from nearexact.tables.evaluation import Evaluation, evaluate
 from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, KernelOptimum, Trial, choose, named
 from nearexact.tables.kernel_names import AUTO, COMPARED
@@ -32,6 +36,7 @@ from nearexact.tables.recipe import Prepared
 from nearexact.typing import FloatArray, MemoryLimit
 
 SHORTEST_TRAINING = 1e-3  # seconds, where no time is left: enough for a model, not for a good one
+ALONE_SHARE = 0.9  # of what is left, for a model that is not trained again: testing it takes time, too
 METHODS = ("cholesky", "iterative", "sparse")  # the nearest to the exact GP first
 
 
@@ -91,7 +96,7 @@ class ModelSearch:
                 raise
             choice = Choice(self._best.name, self._best.kernel, tuple(self._trials))
             return Found(self._untrained(self._best), choice, interrupted=True)
-        model = self._model(choice.kernel, self._left() * self._share_of_first_training(), self.limits.memory)
+        model = self._model(choice.kernel, self._first_seconds(choice.kernel), self.limits.memory)
         if not _fitted(model, self.X, self.y, choice.start, self.noise):
             return Found(model, choice, interrupted=True)
         found = Found(model, choice, evaluate(model, self.prepared))
@@ -131,11 +136,27 @@ class ModelSearch:
             return found
         return replace(found, model=model, refitted=True)
 
-    def _share_of_first_training(self) -> float:
-        if not self.refit:
-            return 1.0
+    def _first_seconds(self, kernel: Kernel) -> float:
+        """For the model that is tested: a share of what is left, or all of it where two models would be lesser ones."""
+        left = self._left()
+        if not self.refit or math.isinf(left):
+            return left
         growth = (1.0 + len(self.prepared.y_test) / len(self.y)) ** 3
-        return 1.0 / (1.0 + growth)
+        share = left / (1.0 + growth)
+        if self._way(kernel, share) == "sparse" and self._way(kernel, left) != "sparse":
+            self.refit = False
+            self.notes.append(
+                f"not trained on all rows: {self.limits.written} are enough for one good model, not for two"
+            )
+            return ALONE_SHARE * self._left()
+        return share
+
+    def _way(self, kernel: Kernel, seconds: float) -> str:
+        """Which way to the exact GP so much time allows."""
+        X, y = np.asarray(self.X, dtype=np.float64), np.asarray(self.y)
+        scaled_X, scaled_y = (torch.from_numpy(Scaling.of(values).apply(values)) for values in (X, y))
+        memory = None if self.limits.memory is None else parse_bytes(self.limits.memory)
+        return affordable_method(as_kernel(kernel, X.shape[1]), scaled_X, scaled_y, seconds, memory)
 
     def _left(self) -> float:
         return max(self.limits.seconds - self.seconds(), SHORTEST_TRAINING)
