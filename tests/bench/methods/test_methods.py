@@ -180,7 +180,7 @@ def test_nearexact_does_what_the_estimator_does(rows: int, monkeypatch: pytest.M
     """The same way, the same model, the same verdict; 1500 rows do not fit into the memory limit as an exact GP, and
     conjugate gradients are ruled out as they would be for many more rows.
     """
-    monkeypatch.setattr("nearexact.gp.affordable.iterative_fits", lambda *arguments: False)
+    monkeypatch.setattr("nearexact.gp.affordable.iterative_fits", lambda *_, **__: False)
     rng = np.random.default_rng(0)
     X = rng.uniform(-3.0, 3.0, size=(rows, 1))
     y = np.sin(2.0 * X[:, 0]) + 0.3 * rng.normal(size=rows)
