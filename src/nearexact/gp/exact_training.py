@@ -195,7 +195,7 @@ class ExactTraining:
 
     def _best_of_search(self) -> FloatArray:
         data = self.objective
-        return best_with_all_rows(self.search, data.X, data.y, data.row_noise)
+        return best_with_all_rows(self.search, data.X, data.y, data.row_noise, self.timer)
 
     def _look_at(self, theta: FloatArray) -> None:
         """Take this θ if its likelihood is higher."""

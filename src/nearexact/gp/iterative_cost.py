@@ -40,7 +40,7 @@ EVALUATION_PASSES, FINISHING_PASSES = 4.0, 2.0
 # Selecting points and one factorisation, relative to the sweeps of an evaluation; and iterations for variances and for
 # weights to rounding, relative to those of an evaluation.
 FINISHING_SWEEPS, VARIANCE_ITERATIONS, WEIGHT_ITERATIONS = 0.6, 0.9, 2.5
-ITERATIONS_BY_NOISE = 4.0  # times the root of k(x, x)/s
+ITERATIONS_BY_NOISE = 10.0  # times the root of the mean of k(x, x) − q(x, x), divided by s
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -119,10 +119,10 @@ class EvaluationCost:
         return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
 
     def least_noise(self, seconds: float) -> float:
-        """The smallest noise variance, relative to k(x, x), with which weights may be found in this time.
+        """The smallest noise variance, relative to what P leaves of k(x, x), with which weights are found in this time.
 
-        Iterations grow with the root of its inverse; with 1000 points those of three data sets were 2 to 8 times it
-        until weights were usable.
+        Iterations grow with the root of its inverse; those of three data sets were about 5 to 15 times it until weights
+        were usable.
         """
         column = (COLUMNS_AS_READING + 1.0) / (COLUMNS_AS_READING + PROBES + 1.0)
         product = self.seconds_per_operation * column * product_operations(self.n)

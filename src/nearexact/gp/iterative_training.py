@@ -22,13 +22,14 @@ from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer, held_memory
 from nearexact.gp.exact import ExactObjective, exact_memory, factorisation_seconds
+from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.flops import cholesky_flops, feature_count, kernel_flops, selection_flops, sparse_flops
 from nearexact.gp.inducing import select
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, variance_seconds
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
-from nearexact.gp.nearest_density import best_with_all_rows
+from nearexact.gp.nearest_density import best_noise, best_with_all_rows
 from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
@@ -138,6 +139,7 @@ class IterativeTraining:
         self._n_features = feature_count(self.layout.kernel, self.X)
         self._flops, self._started, self._evaluations, self._restarts = 0.0, 0.0, 0, 0
         self._tried = 0  # points of the present climb
+        self._tried_to_solve = False  # without an evaluation
         self._gain = math.nan  # of the last climb in nats, once it has come to its end
         self._recorded = True  # whether the present climb is in the history
 
@@ -152,9 +154,9 @@ class IterativeTraining:
         self._predict_costs()
         if self.timer.left() > 0.0:
             self.search.run()
-        in_a_hurry = self._climbing_seconds(0) > self.timer.left()
-        self._best = self._sparse(self._best_of_search(in_a_hurry), min(FIRST_POINTS, self.sizes[-1]))
-        if in_a_hurry:
+        theta = best_with_all_rows(self.search, self.X, self.y, self.row_noise, self.timer)
+        self._best = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
+        if self._climbing_seconds(0) > self.timer.left():
             self._finish()  # first the exact GP here; what that takes tells whether there is time for more after all
         end: str = TrainingEnd.MAX_ITERATIONS
         for number in range(MOST_CLIMBS):
@@ -245,14 +247,6 @@ class IterativeTraining:
             share = SEARCH_SHARE if self._climbing_seconds(0) <= left else LONGER_SEARCH_SHARE
             self.search.timer.time_limit = share * self.timer.time_limit
 
-    def _best_of_search(self, in_a_hurry: bool) -> FloatArray:
-        """The θ to begin with; one at which the exact GP can be had in time, if that is all that there is time for."""
-        assert self._cost is not None
-        least = 0.0
-        if in_a_hurry and not (self._factorises and self.timer.left() > self._factorisation_seconds):
-            least = self._cost.least_noise(SOLVING_SHARE * self.timer.left())
-        return best_with_all_rows(self.search, self.X, self.y, self.row_noise, least_noise=least)
-
     def _climbing_seconds(self, number: int) -> float:
         """What there must be time for before a climb begins."""
         assert self._cost is not None
@@ -340,7 +334,8 @@ class IterativeTraining:
                 logger.info("no Cholesky factor at the end: %s", error)
         try:
             if best.estimate is None:
-                self._solve_once(best)
+                if not self._tried_to_solve:
+                    self._solve_once(best)
             else:
                 m, rows = self._finishing_plan(self.timer.left())
                 self._best = best.finished(self._solver(best, m), int(self._random.integers(2**31)), rows)
@@ -354,9 +349,14 @@ class IterativeTraining:
     def _solve_once(self, best: HeldModel) -> None:
         """The exact GP at the θ of the search, where there was no time for an evaluation: the mean, then variances."""
         assert self._cost is not None
+        self._tried_to_solve = True
         m = self._cost.most_points(self.sizes, SELECTING_SHARE * self.timer.left())
         solver, seed = self._solver(best, m), int(self._random.integers(2**31))
         held = self._best = HeldModel.sparse(best.theta, solver.factorisation)
+        theta = self._with_enough_noise(best.theta, solver.factorisation)
+        if theta is not best.theta:
+            solver = self._solver(replace(held, theta=theta), held.points)
+            held = self._best = HeldModel.sparse(theta, solver.factorisation)
         computing = self._cost.computing(CHECKING_PASSES)  # K again, if time is up before the weights are right
         solver.check = lambda: self.timer.require(computing)
         started = self.timer.seconds()
@@ -366,6 +366,19 @@ class IterativeTraining:
         rows = next((rows for rows in CALIBRATION_ROWS if variance_seconds(seconds, rows) <= self.timer.left()), 0)
         if rows:
             self._best = self._best.finished(solver, seed, rows)
+
+    def _with_enough_noise(self, theta: FloatArray, f: Factorisation) -> FloatArray:
+        """θ, or one with more noise, at which the weights can be found in time."""
+        assert self._cost is not None
+        assert f.residuals is not None
+        share = self._cost.least_noise(SOLVING_SHARE * self.timer.left())
+        least, (kernel, noise) = share * float(f.residuals.nanmean()), self.layout.unpack(theta)
+        if noise >= least:
+            return theta
+        noise, _ = best_noise(kernel, least, self.X, self.y, self.row_noise)
+        logger.info("with noise of %.2g there is no time for the exact GP: with %.2g", f.noise_variance, noise)
+        more = self.layout.pack(kernel, noise)
+        return more if self.layout.bounds is None else np.clip(more, *self.layout.bounds)
 
     def _solver(self, best: HeldModel, m: int) -> ModelSolver:
         """For a model, with its own points or with more of them."""

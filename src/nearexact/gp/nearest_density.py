@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearexact.gp.budget import Timer
 from nearexact.gp.linalg import as_columns
 from nearexact.gp.neighbours import nearest_rows
 from nearexact.gp.row_noise import RowNoise, noise_variances
@@ -30,31 +31,28 @@ NEAREST = 128  # rows that a tested one is predicted from
 ROWS_AT_ONCE = 64
 MOST_COMPARED = 6  # optima: those of the last subset, then those of smaller ones
 NOISES = tuple(10.0 ** (0.5 * power) for power in range(-9, 1))  # that are tried besides an optimum's own
+SHARE_OF_TIME = 0.05  # of the time limit, for all comparisons
 CLEARLY = 0.05  # nats per row by which another θ must be better than the best one of the subset
 
 
 def best_with_all_rows(
-    search: Search,
-    X: Tensor,
-    y: Tensor,
-    row_noise: RowNoise | None = None,
-    *,
-    least_noise: float = 0.0,
-    seed: int = 0,
+    search: Search, X: Tensor, y: Tensor, row_noise: RowNoise | None = None, timer: Timer | None = None
 ) -> FloatArray:
     """The θ at which rows are most probable given their neighbours; the best one of the search, if in doubt.
 
-    Noise variances that are a smaller share of the mean of k(x, x) than `least_noise` are not taken.
+    Of the timer's limit it takes a share at most, but for what the first comparison takes.
     """
     optima = [*search.carried(), *reversed(search.earlier)][:MOST_COMPARED]
     best, layout = optima[0].theta, search.layout
-    if not least_noise and search.rounds and search.rounds[-1].rows >= len(X):
+    if search.rounds and search.rounds[-1].rows >= len(X):
         return best
-    rows, highest = compared_rows(X, seed), -math.inf
+    highest, timer = -math.inf, timer or Timer()
+    deadline = timer.seconds() + SHARE_OF_TIME * timer.time_limit
     for optimum in optima:
+        if highest > -math.inf and timer.seconds() > deadline:
+            break
         kernel, own_noise = layout.unpack(optimum.theta)
-        least = least_noise * float(kernel.diagonal(kernel.features(X[rows], X.mean(0))).mean())
-        noise, density = best_density(kernel, max(own_noise, least), X, y, rows, row_noise)
+        noise, density = best_noise(kernel, own_noise, X, y, row_noise)
         if density > highest + (CLEARLY if highest > -math.inf else 0.0):
             theta = optimum.theta if noise == own_noise else layout.pack(kernel, noise)
             best, highest = theta if layout.bounds is None else np.clip(theta, *layout.bounds), density
@@ -63,18 +61,14 @@ def best_with_all_rows(
     return best
 
 
-def compared_rows(X: Tensor, seed: int = 0) -> Tensor:
-    """Positions of rows by which hyperparameters are compared."""
-    return torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))[:TESTED_ROWS].to(X.device)
-
-
-def best_density(
-    kernel: Kernel, own_noise: float, X: Tensor, y: Tensor, rows: Tensor, row_noise: RowNoise | None = None
+def best_noise(
+    kernel: Kernel, own_noise: float, X: Tensor, y: Tensor, row_noise: RowNoise | None = None
 ) -> tuple[float, float]:
     """A noise variance, and the mean log density of rows with it: the own one, unless a larger one is clearly better.
 
     A search errs on this side: what is noise between near rows may look like details where these are rare.
     """
+    rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:TESTED_ROWS].to(X.device)
     noises = [own_noise, *(noise for noise in NOISES if noise > own_noise)]
     densities = log_densities(kernel, noises, X, y, rows, row_noise).mean(1).tolist()
     noise, density = max(zip(noises, densities, strict=True), key=lambda tried: tried[1])

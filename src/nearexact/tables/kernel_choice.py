@@ -19,7 +19,6 @@ import torch
 
 from nearexact.gp.budget import Timer
 from nearexact.gp.exact import ExactObjective, exact_memory
-from nearexact.gp.nearest_density import best_density, compared_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.row_noise import noise_of
@@ -45,10 +44,6 @@ FEW_ROWS, MOST_ROWS = 250, 2000  # of the smallest subset, at most, and of the l
 FINALISTS = (6, 4, 3)  # that go on to the second subset, to the third, and to those after it; `se` besides
 # Odds of less than e² to 1 do not tell kernels apart: as much is won or lost with other rows, or in another optimum.
 EQUAL_LIKELIHOODS = 2.0  # nats, in total
-# Where all rows are so many times as many as those that decide, neighbours among them have a word, and this share of
-# the time.
-FEW_OF_ALL, NEIGHBOURS_SHARE = 8, 0.2
-CLEARLY = 0.05  # nats per row given its neighbours, by which another kernel must be better than the most likely one
 SPLIT_ROWS = 5000  # from which the origins of arc-cosine kernels are found
 SETTINGS = LBFGSSettings(max_iterations=100, ftol=1e-5)  # to about 0.01 nats on a thousand rows
 COST_POWER = 2.0  # of the rows: an evaluation grows faster, but fewer are needed from where the last subset has led
@@ -155,8 +150,7 @@ def choose(
     `noise` is what is known of these rows. Several targets [N, T] are compared by the sum of their likelihoods.
     The same seed gives the same choice, as far as the time limit allows.
     """
-    many = len(y) > FEW_OF_ALL * FEW_ROWS
-    timer = Timer((1.0 - NEIGHBOURS_SHARE if many else 1.0) * time_limit, clock)
+    timer = Timer(time_limit, clock)
     contest = _Contest(np.asarray(X, dtype=np.float64), np.asarray(y), noise, timer, memory_limit, seed, on_trial)
     starts = [contest.first_starts, contest.second_starts]
     rounds = [(rows, start) for rows in contest.sizes[:1] for start in starts]
@@ -178,10 +172,6 @@ def choose(
             raise NumericalError(f"no kernel could be computed; the first one said: {contest.trials[0].note}")
         return Choice(SIMPLEST, contest.kernels[SIMPLEST], tuple(contest.trials))
     best = best_of(standing)
-    if len(y) > FEW_OF_ALL * best.rows:
-        names = finalists(standing, len(FINALISTS))
-        timer.time_limit = time_limit
-        best = contest.best_with_neighbours(best, [trial for trial in standing if trial.kernel in names])
     optimum = contest.optima[best.kernel]
     return Choice(best.kernel, contest.kernels[best.kernel], tuple(contest.trials), best.rows, optimum, contest.order)
 
@@ -235,7 +225,6 @@ class _Contest:
         self.X, self.y = X[self.order], y[self.order]
         everything = None if noise is None else noise.standardised(scaling_y, torch.device("cpu"))
         self.row_noise = noise_of(everything, torch.from_numpy(self.order))
-        self.all_rows = torch.from_numpy(X), torch.from_numpy(y), everything
         self.trials: list[Trial] = []
         self.optima: dict[str, KernelOptimum] = {}
 
@@ -254,24 +243,6 @@ class _Contest:
     def refuse_all(self, note: str) -> None:
         """Record that nothing could be tried."""
         self.trials += [Trial(name, -math.inf, 0, 0.0, note) for name in COMPARED]
-
-    def best_with_neighbours(self, best: Trial, others: Sequence[Trial]) -> Trial:
-        """The most likely kernel, or another one by which rows are clearly more probable given those around them.
-
-        Few rows show how a function goes on over long distances; between near ones many rows matter.
-        """
-        rows, highest, seconds = compared_rows(self.all_rows[0]), -math.inf, 0.0
-        for trial in [best, *(trial for trial in others if trial is not best)]:
-            if self.timer.left() < seconds:
-                break
-            started = self.timer.seconds()
-            optimum = self.optima[trial.kernel]
-            X, y, noise = self.all_rows
-            density = best_density(optimum.kernel, optimum.noise_variance, X, y, rows, noise)[1]
-            if density > highest + (CLEARLY if highest > -math.inf else 0.0):
-                best, highest = trial, density
-            seconds = self.timer.seconds() - started
-        return best
 
     # ---- where to start; of several places, from the one with the highest likelihood -------------------------------
 
