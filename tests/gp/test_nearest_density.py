@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp.nearest_density import NEAREST, best_with_all_rows, log_densities
+from nearexact.gp.nearest_density import NEAREST, best_with_all_rows, log_densities, noise_between_pairs
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.search import Search, SubsetOptimum
 from nearexact.kernels import Kernel, SquaredExponential
@@ -67,3 +67,16 @@ def test_the_best_of_the_search_is_kept_where_nothing_is_clearly_better() -> Non
     search.rounds[-1] = replace(search.rounds[-1], rows=400)  # those of a subset that is all rows are not doubted
     search.candidates = [SubsetOptimum(search.layout.pack(SquaredExponential([9.0] * 3), 1e-5), 0.0)]
     assert best_with_all_rows(search, X, y) is search.candidates[0].theta
+
+
+def test_a_few_rows_that_contradict_each_other_are_not_missed() -> None:
+    """Ten of 3000 rows come twice, with other targets: without noise these would cost more than all others gain."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, size=(3000, 3))
+    y = np.sin(2.0 * X[:, 0])
+    kernel, data = SquaredExponential([1.0, 3.0, 3.0]), (torch.tensor(X), torch.tensor(y))
+    assert noise_between_pairs(kernel, 1e-5, *data) == 1e-5
+    X[:10], y[:10] = X[10:20], y[10:20] + 1.0
+    assert noise_between_pairs(kernel, 1e-5, *data) == 1e-5  # which are copies
+    assert noise_between_pairs(kernel, 1e-5, torch.tensor(X), torch.tensor(y)) > 1e-4
+    assert noise_between_pairs(kernel, 0.5, torch.tensor(X), torch.tensor(y)) == 0.5

@@ -68,11 +68,44 @@ def best_noise(
 
     A search errs on this side: what is noise between near rows may look like details where these are rare.
     """
+    own_noise = noise_between_pairs(kernel, own_noise, X, y, row_noise)
     rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:TESTED_ROWS].to(X.device)
     noises = [own_noise, *(noise for noise in NOISES if noise > own_noise)]
     densities = log_densities(kernel, noises, X, y, rows, row_noise).mean(1).tolist()
     noise, density = max(zip(noises, densities, strict=True), key=lambda tried: tried[1])
     return (noise, density) if density > densities[0] + CLEARLY else (own_noise, densities[0])
+
+
+def noise_between_pairs(
+    kernel: Kernel, own_noise: float, X: Tensor, y: Tensor, row_noise: RowNoise | None = None
+) -> float:
+    """The own noise variance, or a larger one that explains far better how targets of near rows differ.
+
+    A few rows with the same inputs and different targets can cost more than all others gain; a sample misses them. In
+    the order of a random direction such rows are next to each other.
+    """
+    features, targets = kernel.features(X, X.mean(0)), as_columns(y)
+    direction = torch.randn(features.shape[1], dtype=X.dtype, generator=torch.Generator().manual_seed(0)).to(X.device)
+    order = (features @ direction).argsort(stable=True)
+    first, second = order[:-1], order[1:]
+    covariance = torch.cat(
+        [
+            kernel.cross(features[i], features[j]).diagonal()
+            for i, j in zip(torch.split(first, ROWS_AT_ONCE), torch.split(second, ROWS_AT_ONCE), strict=True)
+        ]
+    )
+    diagonal = kernel.diagonal(features)
+    between = (diagonal[first] + diagonal[second] - 2.0 * covariance).clamp_(min=0.0)
+    squares = (targets[first] - targets[second]).square().mean(1)
+
+    def likelihood(noise: float) -> float:
+        s = torch.as_tensor(noise_variances(row_noise, noise), dtype=X.dtype, device=X.device).expand(len(X))
+        variance = between + s[first] + s[second]
+        return -0.5 * float((squares / variance + variance.log()).sum())
+
+    noises = [own_noise, *(noise for noise in NOISES if noise > own_noise)]
+    best = max(noises, key=likelihood)
+    return best if likelihood(best) > likelihood(own_noise) + CLEARLY * len(X) else own_noise
 
 
 def log_densities(
