@@ -52,6 +52,19 @@ def exact_lml(training: IterativeTraining) -> float:
     return objective.factorise(posterior.kernel, posterior.noise_variance).lml
 
 
+def assert_exact(training: IterativeTraining) -> None:
+    """Predictions are those of the exact GP at the same θ."""
+    posterior = training.posterior()
+    assert isinstance(posterior, IterativePosterior)
+    exact = gpr_objective(posterior.kernel, posterior.noise_variance, training.X, training.y).factorise(
+        posterior.kernel, posterior.noise_variance
+    )
+    X_new = rough(100, seed=3)[0]
+    (mean, variance), (expected, expected_variance) = posterior.predict(X_new), exact.predict(X_new)
+    assert np.allclose(mean, expected, atol=1e-4)
+    assert float((variance / expected_variance - 1.0).abs().median()) <= 0.01
+
+
 def test_it_ends_at_an_optimum_of_the_exact_likelihood(trained: IterativeTraining) -> None:
     posterior = trained.posterior()
     objective = gpr_objective(posterior.kernel, posterior.noise_variance, trained.X, trained.y)
@@ -73,15 +86,7 @@ def test_the_estimate_its_error_and_the_bounds_are_consistent(trained: Iterative
 
 
 def test_the_posterior_is_that_of_the_exact_gp(trained: IterativeTraining) -> None:
-    posterior = trained.posterior()
-    assert isinstance(posterior, IterativePosterior)
-    exact = gpr_objective(posterior.kernel, posterior.noise_variance, trained.X, trained.y).factorise(
-        posterior.kernel, posterior.noise_variance
-    )
-    X_new = rough(100, seed=3)[0]
-    (mean, variance), (expected, expected_variance) = posterior.predict(X_new), exact.predict(X_new)
-    assert np.allclose(mean, expected, atol=1e-4)
-    assert float((variance / expected_variance - 1.0).abs().median()) <= 0.01
+    assert_exact(trained)
 
 
 def test_evidence_says_that_the_likelihood_of_all_rows_no_longer_rises(trained: IterativeTraining) -> None:
@@ -120,20 +125,12 @@ def test_without_time_for_evaluations_it_is_the_exact_gp_at_the_theta_of_the_sea
     monkeypatch.setattr(iterative_training, "SEARCH_ROWS", 100)
     training = IterativeTraining(SquaredExponential(), *rough(), time_limit=1e6, seed=0)
     training.run()
-    posterior = training.posterior()
-    assert isinstance(posterior, IterativePosterior)
     assert training.estimate() is None
     assert training.history[-1].ended == TrainingEnd.TIME_LIMIT
     bounds = training.likelihood_bounds()
     assert bounds.lower - 1e-6 <= exact_lml(training) <= bounds.upper + 1e-6
     assert bounds.residual_gap <= 1e-6
-    exact = gpr_objective(posterior.kernel, posterior.noise_variance, training.X, training.y).factorise(
-        posterior.kernel, posterior.noise_variance
-    )
-    X_new = rough(100, seed=3)[0]
-    (mean, variance), (expected, expected_variance) = posterior.predict(X_new), exact.predict(X_new)
-    assert np.allclose(mean, expected, atol=1e-4)
-    assert float((variance / expected_variance - 1.0).abs().median()) <= 0.01
+    assert_exact(training)
     evidence = training.evidence()  # the optimum of a subset says nothing about that of all rows
     assert evidence is not None
     assert evidence.rows == 100

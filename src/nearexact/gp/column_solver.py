@@ -57,13 +57,14 @@ class ColumnSolver:
 
     def in_enough_digits(self, B: Tensor, tolerance: float, most_iterations: int = MOST_ITERATIONS) -> BlockSolution:
         """The same, with K in 64 bits where 32 turn out to be too few for these columns."""
-        if self.product.storage is Storage.FLOAT32:
+        if self.is_precise(B, tolerance):
             try:
-                if self.is_precise(B, tolerance):
-                    return self(B, tolerance, most_iterations)
+                return self(B, tolerance, most_iterations)
             except NotConvergedError as error:
+                if self.product.storage is not Storage.FLOAT32:
+                    raise
                 logger.info("with a matrix in 32 bits: %s", error)
-            self.use_full()
+        self.use_full()
         return self(B, tolerance, most_iterations)
 
     def use_full(self) -> None:
@@ -78,6 +79,8 @@ class ColumnSolver:
         Errors e are random, and hardly any of them lies where P differs from sI: eᵀP⁻¹e is no more than eᵀe/s, and
         hardly less.
         """
+        if self.product.storage is not Storage.FLOAT32:
+            return True
         first, before = self.precondition.solve(B, self.check)
         product = self.product(first, self.check)
         errors = self.product.rounding_errors(first, product) / self.precondition.f.noise_variance

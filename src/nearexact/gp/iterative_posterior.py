@@ -29,7 +29,7 @@ from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.row_noise import RowNoise, noise_variances, scaled_rows
 from nearexact.gp.safety import Repairs, clamp_variances
 from nearexact.gp.sparse import SparseObjective
-from nearexact.gp.stored_kernel import Storage, StoredKernel
+from nearexact.gp.stored_kernel import StoredKernel
 from nearexact.kernels.base import Kernel
 from nearexact.validation import as_matrix
 
@@ -228,7 +228,8 @@ class ModelSolver(ColumnSolver):
         y, targets = as_columns(f.y), f.targets
         if weights is None:
             v, residuals = torch.zeros_like(y), y
-            if not self._is_precise_enough(y, seed):
+            others = torch.randn(n, TRIED_COLUMNS, dtype=y.dtype, generator=torch.Generator().manual_seed(seed))
+            if not self.is_precise(torch.cat([y, others.to(y.device)], dim=1), TRIED_TOLERANCE):
                 self.use_full()
         else:
             v = as_columns(weights if f.scales is None else scaled_rows(weights, 1.0 / f.scales))
@@ -248,13 +249,6 @@ class ModelSolver(ColumnSolver):
             self._extrapolation(chosen, solution),
             solution.iterations,
         )
-
-    def _is_precise_enough(self, y: Tensor, seed: int) -> bool:
-        if self.product.storage is not Storage.FLOAT32:
-            return True
-        generator = torch.Generator().manual_seed(seed)
-        others = torch.randn(len(y), TRIED_COLUMNS, dtype=y.dtype, generator=generator).to(y.device)
-        return self.is_precise(torch.cat([y, others], dim=1), TRIED_TOLERANCE)
 
     def _as_far_as_time_allows(self, B: Tensor, tolerances: Tensor) -> BlockSolution:
         """K̂⁻¹B; of the targets alone, and only nearly, if time is up before that."""

@@ -13,9 +13,8 @@ from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.kernels.names import named_kernel
 
-SHARE_OF_BUDGET = (
-    0.98  # what comes at the end may take a little longer than predicted, and counts only within the budget
-)
+# The end of training may take a little longer than predicted, and counts only within the budget.
+SHARE_OF_BUDGET = 0.98
 
 
 class IterativeGPR:
