@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nearexact.gp import gpr_objective, iterative_training
+from nearexact.gp import gpr_objective, iterative_plan, iterative_training
 from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible_sizes
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
@@ -121,7 +121,7 @@ def test_a_time_limit_is_kept_and_leaves_a_model(limit: float) -> None:
 def test_without_time_for_evaluations_it_is_the_exact_gp_at_the_theta_of_the_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(iterative_training, "FEWEST_EVALUATIONS", 1e12)
+    monkeypatch.setattr(iterative_plan, "FEWEST_EVALUATIONS", 1e12)
     monkeypatch.setattr(iterative_training, "SEARCH_ROWS", 100)
     training = IterativeTraining(SquaredExponential(), *rough(), time_limit=1e6, seed=0)
     training.run()

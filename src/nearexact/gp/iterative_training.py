@@ -16,28 +16,25 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.budget import TimeIsUpError, Timer, held_memory
-from nearexact.gp.exact import ExactObjective, exact_memory, factorisation_seconds
-from nearexact.gp.factorisation import Factorisation
-from nearexact.gp.flops import cholesky_flops, feature_count, kernel_flops, selection_flops, sparse_flops
-from nearexact.gp.inducing import select
+from nearexact.gp.budget import TimeIsUpError, Timer
+from nearexact.gp.exact import exact_memory
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes, variance_seconds
+from nearexact.gp.iterative_cost import possible_sizes
+from nearexact.gp.iterative_finishing import Finishing
 from nearexact.gp.iterative_model import HeldModel
-from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
-from nearexact.gp.nearest_density import best_noise, best_with_all_rows
-from nearexact.gp.neighbours import CALIBRATION_ROWS
+from nearexact.gp.iterative_plan import IterativePlan
+from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_workbench import Workbench
+from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.row_noise import RowNoise, check_noise
-from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.search import Round, Search
-from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.kernels.base import Kernel
@@ -58,13 +55,6 @@ FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
 FIRST_STEP, LATER_STEP = 0.3, 0.1
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
-SOLVING_SHARE = 0.5  # of what is left, for the weights, where there is time for no more than one solution
-SELECTING_SHARE = 0.1  # of what is left, for selecting points where there is time for no more than one solution
-CHECKING_PASSES = 1.5  # over K: one that may take longer than predicted
-FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays where it is
-FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
-FACTORISATIONS = 2.5  # that there must be time for, to end with one
-FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
 
 
 class _OnlyNoiseLeftError(Exception):
@@ -104,14 +94,14 @@ class IterativeTraining:
         self.layout, self.numerics = ParameterLayout(kernel, self.X.shape[1], numerics), numerics
         self.n, self.memory = len(self.y), memory_budget(memory_limit, self.X.device)
         n_features = self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
-        self.sizes = possible_sizes(self.layout.kernel, self.n, n_features, self.memory)
-        if not self.sizes:
+        sizes = possible_sizes(self.layout.kernel, self.n, n_features, self.memory)
+        if not sizes:
             raise ValueError(
                 f"conjugate gradients with {self.n} rows need more memory than the limit of {self.memory / 1e6:.3g} MB:"
                 " allow more, or use a sparse GP"
             )
         if max_inducing is not None:
-            self.sizes = [m for m in self.sizes if m <= max_inducing] or [min(max_inducing, self.n)]
+            sizes = [m for m in sizes if m <= max_inducing] or [min(max_inducing, self.n)]
         self.timer, self.on_step, self.on_stage = Timer(time_limit, clock), on_step, on_stage
         self.history: list[Stage] = []
         self.search = Search(
@@ -130,23 +120,29 @@ class IterativeTraining:
             numerics=numerics,
         )
         self._search_limit = search_limit
-        self._factorises = factorises and exact_memory(self.layout.kernel, self.n) <= self.memory
-        self._factorisation_seconds = math.inf
-        self._random = np.random.default_rng(seed)
+        factorises = factorises and exact_memory(self.layout.kernel, self.n) <= self.memory
+        self._plan = IterativePlan(sizes, self.n, self.timer, factorises=factorises)
+        self._workbench = Workbench(
+            self.layout,
+            self.X,
+            self.y,
+            self.row_noise,
+            memory=self.memory,
+            timer=self.timer,
+            check=self._plan.keep_time_to_finish,
+            seed=seed,
+        )
+        self._finishing = Finishing(self._workbench, self._plan)
         self._best: HeldModel | None = None
-        self._objective: IterativeObjective | None = None
-        self._cost: EvaluationCost | None = None
-        self._n_features = feature_count(self.layout.kernel, self.X)
-        self._flops, self._started, self._evaluations, self._restarts = 0.0, 0.0, 0, 0
+        self._started, self._evaluations, self._restarts = 0.0, 0, 0
         self._tried = 0  # points of the present climb
-        self._tried_to_solve = False  # without an evaluation
         self._gain = math.nan  # of the last climb in nats, once it has come to its end
         self._recorded = True  # whether the present climb is in the history
 
     @property
     def flops(self) -> float:
         """Floating point operations so far."""
-        return self._flops + self.search.flops + (0.0 if self._objective is None else self._objective.flops)
+        return self._workbench.flops + self.search.flops
 
     def run(self) -> None:
         """Maximise the exact log marginal likelihood."""
@@ -155,9 +151,10 @@ class IterativeTraining:
         if self.timer.left() > 0.0:
             self.search.run()
         theta = best_with_all_rows(self.search, self.X, self.y, self.row_noise, self.timer)
-        self._best = self._sparse(theta, min(FIRST_POINTS, self.sizes[-1]))
-        if self._climbing_seconds(0) > self.timer.left():
-            self._finish()  # first the exact GP here; what that takes tells whether there is time for more after all
+        self._best = self._sparse(theta, min(FIRST_POINTS, self._plan.sizes[-1]))
+        if self._plan.climbing_seconds(is_first=True) > self.timer.left():
+            # First the exact GP here; what that takes tells whether there is time for more after all.
+            self._finishing.finish(self._best, self._keep)
         end: str = TrainingEnd.MAX_ITERATIONS
         for number in range(MOST_CLIMBS):
             if number:
@@ -169,8 +166,8 @@ class IterativeTraining:
                 break
             except NumericalError as error:
                 logger.warning("a climb could not be computed: %s", error)
-                self.sizes = [m for m in self.sizes if m > self._tried]  # with more points it is easier
-                if self.sizes:
+                self._plan.sizes = [m for m in self._plan.sizes if m > self._tried]  # with more points it is easier
+                if self._plan.sizes:
                     continue
                 end = TrainingEnd.FAILED
                 break
@@ -184,7 +181,7 @@ class IterativeTraining:
             if wanted_end is not None:
                 end = wanted_end
                 break
-        self._finish()
+        self._finishing.finish(self._held(), self._keep)
         if not self._recorded:
             stage_end = next((stage for stage in (StageEnd.TIME_LIMIT, StageEnd.FAILED) if stage == end), None)
             end = self._record(stage_end or StageEnd.COMPLETE, end) or end
@@ -237,37 +234,24 @@ class IterativeTraining:
 
     def _predict_costs(self) -> None:
         """What evaluations and factors will take; the search has more time where that is too long to improve θ."""
-        kernel = self.layout.kernel
-        self._cost = EvaluationCost.tried(kernel, self.X, self.memory, self.timer.clock)
-        if self._factorises:
-            self._factorisation_seconds = factorisation_seconds(kernel, self.X, self.y, self.timer.clock)
-            self._factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
+        self._plan.predict(self.layout.kernel, self.X, self.y, self.memory)
         if self._search_limit is None:
             left = (1.0 - SEARCH_SHARE) * self.timer.time_limit
-            share = SEARCH_SHARE if self._climbing_seconds(0) <= left else LONGER_SEARCH_SHARE
+            share = SEARCH_SHARE if self._plan.climbing_seconds(is_first=True) <= left else LONGER_SEARCH_SHARE
             self.search.timer.time_limit = share * self.timer.time_limit
-
-    def _climbing_seconds(self, number: int) -> float:
-        """What there must be time for before a climb begins."""
-        assert self._cost is not None
-        evaluations = 1.0 if number else FEWEST_EVALUATIONS
-        return evaluations * self._cost.predicted(self._cost.cheapest(self.sizes)) + self._finishing_seconds()
 
     def _climb(self, number: int) -> OptimiserEnd:
         """L-BFGS with points selected for the present θ, and new probes."""
-        assert self._cost is not None
         theta, self._gain = self._held().theta, math.nan
-        m = self._tried = self._cost.cheapest(self.sizes)
-        self.timer.require(self._climbing_seconds(number))
-        self._release()
-        rows = self._select(theta, m)
-        self._objective = objective = self._objective_with(theta, self.X[rows])
+        self._tried = self._plan.points()
+        self.timer.require(self._plan.climbing_seconds(is_first=number == 0))
+        objective = self._workbench.with_new_points(theta, self._tried)
         best: list[float] = []  # so far, after each evaluation of this climb
         curvature = self.search.curvature(theta, self.n)
 
         def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
             if best:  # an evaluation that would not end in time takes from what is kept for the end
-                self.timer.require(objective.timing.seconds + self._finishing_seconds())
+                self.timer.require(objective.timing.seconds + self._plan.finishing_seconds())
             value, gradient, error = self._evaluate(objective, theta, is_first=not best)
             best.append(max([-value, *best[-1:]]))
             if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < NOISE_SHARE * error:
@@ -276,7 +260,7 @@ class IterativeTraining:
 
         def after_step(step: Step) -> None:
             if self.on_step is not None:
-                self.on_step(Progress(len(rows), -step.value, self.timer.seconds(), self.posterior))
+                self.on_step(Progress(len(objective.sparse.Z), -step.value, self.timer.seconds(), self.posterior))
 
         try:
             optimum = minimise(
@@ -303,188 +287,41 @@ class IterativeTraining:
         """The negative estimate, its gradient and its standard error. The model is kept if it is the climb's best."""
         estimate, gradients, by_noise = objective.evaluate(*self.layout.unpack(theta))
         self._evaluations += 1
-        m, timing = len(objective.sparse.Z), objective.timing
-        error = estimate.standard_error / self.n
-        assert self._cost is not None
-        self._cost = self._cost.measured(m, timing.seconds, estimate.iterations, error)
+        self._plan.learn(objective, estimate)
         logger.info(
             "estimate %.8g ± %.2g, %d iterations with M=%d, %.1f s", estimate.value, estimate.standard_error,
-            estimate.iterations, m, timing.seconds,
+            estimate.iterations, len(objective.sparse.Z), objective.timing.seconds,
         )  # fmt: skip
         if is_first or estimate.value > self._held().value:  # estimates with other probes cannot be compared
-            self._best = HeldModel.estimated(np.array(theta), estimate, self.X, self.y, self.row_noise)
+            self._keep(HeldModel.estimated(np.array(theta), estimate, self.X, self.y, self.row_noise))
         return -estimate.value, -self.layout.gradient(theta, gradients, by_noise), estimate.standard_error
-
-    def _finish(self) -> None:
-        """The weights of the best model to rounding, and variances: in what is left of the time limit."""
-        best = self._held()
-        if best.is_finished:
-            return
-        kernel, noise_variance = self.layout.unpack(best.theta)
-        if self._factorises and self.timer.left() > self._factorisation_seconds:
-            self._release()
-            try:
-                exact = ExactObjective(
-                    kernel, noise_variance, self.X, self.y, row_noise=self.row_noise, numerics=self.numerics
-                )
-                self._best = best.factorised(exact.factorise(kernel, noise_variance))
-                self._flops += cholesky_flops(self.n) + kernel_flops(self.n, self.n, self._n_features)
-                return
-            except NumericalError as error:
-                logger.info("no Cholesky factor at the end: %s", error)
-        try:
-            if best.estimate is None:
-                if not self._tried_to_solve:
-                    self._solve_once(best)
-            else:
-                m, rows = self._finishing_plan(self.timer.left())
-                self._best = best.finished(self._solver(best, m), int(self._random.integers(2**31)), rows)
-        except TimeIsUpError:
-            logger.info("time was up before the model was finished")
-        except NumericalError as error:
-            logger.warning("the model could not be finished: %s", error)
-        finally:
-            self._release()
-
-    def _solve_once(self, best: HeldModel) -> None:
-        """The exact GP at the θ of the search, where there was no time for an evaluation: the mean, then variances."""
-        assert self._cost is not None
-        self._tried_to_solve = True
-        m = self._cost.most_points(self.sizes, SELECTING_SHARE * self.timer.left())
-        solver, seed = self._solver(best, m), int(self._random.integers(2**31))
-        held = self._best = HeldModel.sparse(best.theta, solver.factorisation)
-        theta = self._with_enough_noise(best.theta, solver.factorisation)
-        if theta is not best.theta:
-            solver = self._solver(replace(held, theta=theta), held.points)
-            held = self._best = HeldModel.sparse(theta, solver.factorisation)
-        computing = self._cost.computing(CHECKING_PASSES)  # K again, if time is up before the weights are right
-        solver.check = lambda: self.timer.require(computing)
-        started = self.timer.seconds()
-        self._best = held.finished(solver, seed, 0)
-        self._cost = self._cost.after_weights(self._best.points, self._best.iterations)
-        seconds = self.timer.seconds() - started
-        rows = next((rows for rows in CALIBRATION_ROWS if variance_seconds(seconds, rows) <= self.timer.left()), 0)
-        if rows:
-            self._best = self._best.finished(solver, seed, rows)
-
-    def _with_enough_noise(self, theta: FloatArray, f: Factorisation) -> FloatArray:
-        """θ, or one with more noise, at which the weights can be found in time."""
-        assert self._cost is not None
-        assert f.residuals is not None
-        share = self._cost.least_noise(SOLVING_SHARE * self.timer.left())
-        least, (kernel, noise) = share * float(f.residuals.nanmean()), self.layout.unpack(theta)
-        if noise >= least:
-            return theta
-        noise, _ = best_noise(kernel, least, self.X, self.y, self.row_noise)
-        logger.info("with noise of %.2g there is no time for the exact GP: with %.2g", f.noise_variance, noise)
-        more = self.layout.pack(kernel, noise)
-        return more if self.layout.bounds is None else np.clip(more, *self.layout.bounds)
-
-    def _solver(self, best: HeldModel, m: int) -> ModelSolver:
-        """For a model, with its own points or with more of them."""
-        if m > best.points:
-            self._release()
-            self._objective = self._objective_with(best.theta, self.X[self._select(best.theta, m)])
-        elif self._objective is None:
-            self._objective = self._objective_with(best.theta, best.posterior.inducing_points)
-        objective = self._objective
-        theta = self.layout.unpack(best.theta)
-        return ModelSolver(objective.sparse, *theta, objective.product, self.timer.check, in_full=objective.in_full)
-
-    def _finishing_plan(self, seconds: float) -> tuple[int, int]:
-        """Points of the preconditioner, and training rows to learn variances from: as many as there is time for."""
-        assert self._cost is not None
-        cost, held = self._cost, self._cost.iterations_m
-        sizes = [m for m in self.sizes if held <= m <= FINISHING_POINTS * held] or [held]
-        m, rows = held, 0
-        for rows in (*CALIBRATION_ROWS, 0):
-            m = min(sizes, key=lambda m: cost.finishing(m, rows))
-            if cost.finishing(m, rows) <= seconds:
-                break
-        return m, rows
-
-    def _finishing_seconds(self) -> float:
-        """What `_finish` may take."""
-        if self._factorises:
-            return 1.5 * self._factorisation_seconds
-        assert self._cost is not None
-        share = FINISHING_SHARE * self.timer.time_limit
-        return min(self._cost.finishing(*self._finishing_plan(share)), share)
-
-    def _keep_time_to_finish(self) -> None:
-        self.timer.require(self._finishing_seconds())
-
-    def _select(self, theta: FloatArray, m: int) -> torch.Tensor:
-        """Rows that are to be inducing points."""
-        kernel, seed = self.layout.unpack(theta)[0], int(self._random.integers(2**31))
-        rows = select(kernel, self.X, m, seed=seed, between_blocks=self.timer.check, numerics=self.numerics).indices
-        self._flops += selection_flops(self.n, len(rows), self._n_features)
-        return torch.from_numpy(rows).to(self.X.device)
-
-    def _sparse(self, theta: FloatArray, m: int) -> HeldModel:
-        """A sparse GP with any m points; at the usual θ, if this one cannot be computed."""
-        Z = self.X[torch.from_numpy(self._random.permutation(self.n)[:m]).to(self.X.device)]
-        kernel, noise_variance = self.layout.unpack(theta)
-        objective = SparseObjective(
-            kernel,
-            noise_variance,
-            self.X,
-            self.y,
-            Z,
-            row_noise=self.row_noise,
-            memory_limit=self.memory,
-            numerics=self.numerics,
-        )
-        self._flops += sparse_flops(self.n, len(Z), self._n_features)
-        try:
-            return HeldModel.sparse(theta, objective.factorise(kernel, noise_variance, residuals=True))
-        except NumericalError as error:
-            logger.warning("the θ of the search could not be computed: %s", error)
-        usual = self.search.theta0
-        return HeldModel.sparse(usual, objective.factorise(*self.layout.unpack(usual), residuals=True))
-
-    def _objective_with(self, theta: FloatArray, Z: torch.Tensor) -> IterativeObjective:
-        kernel, noise_variance = self.layout.unpack(theta)
-        return IterativeObjective(
-            kernel,
-            noise_variance,
-            self.X,
-            self.y,
-            Z,
-            row_noise=self.row_noise,
-            seed=int(self._random.integers(2**31)),
-            memory_limit=self.memory - held_memory(len(Z)),
-            check=self._keep_time_to_finish,
-            clock=self.timer.clock,
-            numerics=self.numerics,
-        )
-
-    def _release(self) -> None:
-        if self._objective is not None:
-            self._flops += self._objective.flops
-            self._objective = None
 
     # ---- the record ------------------------------------------------------------------------------------------------
 
     def _held(self) -> HeldModel:
         """The best model so far; if there is none, a few points with the best θ of the search."""
         if self._best is None:
-            self._best = self._sparse(self.search.candidates[0].theta, self.sizes[0])
+            self._best = self._sparse(self.search.candidates[0].theta, self._plan.sizes[0])
         return self._best
+
+    def _sparse(self, theta: FloatArray, m: int) -> HeldModel:
+        return self._workbench.sparse(theta, m, usual=self.search.theta0)
+
+    def _keep(self, model: HeldModel) -> None:
+        self._best = model
 
     def _begin(self) -> None:
         self._started, self._evaluations, self._restarts, self._recorded = self.timer.seconds(), 0, 0, False
 
     def _record(self, end: StageEnd, words: str) -> str | None:
         best, now = self._held(), self.timer.seconds()
-        repairs = Repairs() if self._objective is None else replace(self._objective.repairs)
         stage = best.stage(
             n=self.n,
             seconds=now - self._started,
             elapsed=now,
             evaluations=self._evaluations,
             restarts=self._restarts,
-            repairs=repairs,
+            repairs=self._workbench.repairs,
             end=end,
             stopped=words,
         )

@@ -1,0 +1,79 @@
+"""What there is time for in training by conjugate gradients: evaluations, weights to rounding, variances, a factor."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from nearexact.gp.budget import Timer
+from nearexact.gp.exact import factorisation_seconds
+from nearexact.gp.iterative import Estimate, IterativeObjective
+from nearexact.gp.iterative_cost import MOST_SPEED, EvaluationCost
+from nearexact.gp.neighbours import CALIBRATION_ROWS
+from nearexact.kernels.base import Kernel
+
+FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays where it is
+FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
+FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
+FACTORISATIONS = 2.5  # that there must be time for, to end with one
+
+
+class IterativePlan:
+    """Seconds as they are predicted from trials, and then from what evaluations have taken.
+
+    `sizes` are the numbers of points to choose from; with `factorises` training ends with a Cholesky factor, if the
+    time limit allows it.
+    """
+
+    def __init__(self, sizes: list[int], n: int, timer: Timer, *, factorises: bool) -> None:
+        self.sizes, self.timer, self.factorises = sizes, timer, factorises
+        self.cost = EvaluationCost(n, MOST_SPEED)  # until it has been tried
+        self._factorisation_seconds = math.inf
+
+    def predict(self, kernel: Kernel, X: Tensor, y: Tensor, memory: int) -> None:
+        """What evaluations and factors will take."""
+        self.cost = EvaluationCost.tried(kernel, X, memory, self.timer.clock)
+        if self.factorises:
+            self._factorisation_seconds = factorisation_seconds(kernel, X, y, self.timer.clock)
+            self.factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
+
+    def learn(self, objective: IterativeObjective, estimate: Estimate) -> None:
+        """From an evaluation."""
+        m, error = len(objective.sparse.Z), estimate.standard_error / self.cost.n
+        self.cost = self.cost.measured(m, objective.timing.seconds, estimate.iterations, error)
+
+    def points(self) -> int:
+        """Of the next climb: as many as make an evaluation cheapest."""
+        return self.cost.cheapest(self.sizes)
+
+    def climbing_seconds(self, *, is_first: bool) -> float:
+        """What there must be time for before a climb begins."""
+        evaluations = FEWEST_EVALUATIONS if is_first else 1.0
+        return evaluations * self.cost.predicted(self.points()) + self.finishing_seconds()
+
+    def has_time_to_factorise(self) -> bool:
+        """Whether a Cholesky factor is wanted, and there is time left for it."""
+        return self.factorises and self.timer.left() > self._factorisation_seconds
+
+    def finishing(self, seconds: float) -> tuple[int, int]:
+        """Points of the preconditioner, and training rows to learn variances from: as many as there is time for."""
+        held = self.cost.iterations_m
+        sizes = [m for m in self.sizes if held <= m <= FINISHING_POINTS * held] or [held]
+        m, rows = held, 0
+        for rows in (*CALIBRATION_ROWS, 0):
+            m = min(sizes, key=lambda m: self.cost.finishing(m, rows))
+            if self.cost.finishing(m, rows) <= seconds:
+                break
+        return m, rows
+
+    def finishing_seconds(self) -> float:
+        """What the end of training may take."""
+        if self.factorises:
+            return 1.5 * self._factorisation_seconds
+        share = FINISHING_SHARE * self.timer.time_limit
+        return min(self.cost.finishing(*self.finishing(share)), share)
+
+    def keep_time_to_finish(self) -> None:
+        """TimeIsUpError where there would be none left for the end."""
+        self.timer.require(self.finishing_seconds())

@@ -1,0 +1,141 @@
+"""What training by conjugate gradients computes with: inducing points, sparse models, objectives and solvers.
+
+There is one objective at a time, since it may keep the kernel matrix.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from nearexact.gp.budget import Timer, held_memory
+from nearexact.gp.exact import ExactObjective
+from nearexact.gp.flops import cholesky_flops, feature_count, kernel_flops, selection_flops, sparse_flops
+from nearexact.gp.inducing import select
+from nearexact.gp.iterative import IterativeObjective
+from nearexact.gp.iterative_model import HeldModel
+from nearexact.gp.iterative_posterior import ModelSolver
+from nearexact.gp.parameters import ParameterLayout
+from nearexact.gp.row_noise import RowNoise
+from nearexact.gp.safety import NumericalError, Repairs
+from nearexact.gp.sparse import SparseObjective
+from nearexact.typing import FloatArray
+
+logger = logging.getLogger(__name__)
+
+
+class Workbench:
+    """For one training run; everything random comes from one seed. `check` is called within an evaluation."""
+
+    def __init__(
+        self,
+        layout: ParameterLayout,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        row_noise: RowNoise | None,
+        *,
+        memory: int,
+        timer: Timer,
+        check: Callable[[], None],
+        seed: int | None,
+    ) -> None:
+        self.layout, self.X, self.y, self.row_noise = layout, X, y, row_noise
+        self.memory, self.timer, self._check = memory, timer, check
+        self.random = np.random.default_rng(seed)
+        self.objective: IterativeObjective | None = None
+        self._n_features, self._flops = feature_count(layout.kernel, X), 0.0
+
+    @property
+    def flops(self) -> float:
+        """Floating point operations so far."""
+        return self._flops + (0.0 if self.objective is None else self.objective.flops)
+
+    @property
+    def repairs(self) -> Repairs:
+        """Those of the present objective."""
+        return Repairs() if self.objective is None else replace(self.objective.repairs)
+
+    def seed(self) -> int:
+        """Another one, each time."""
+        return int(self.random.integers(2**31))
+
+    def sparse(self, theta: FloatArray, m: int, usual: FloatArray) -> HeldModel:
+        """A sparse GP with any m points; at the `usual` θ, if this one cannot be computed."""
+        Z = self.X[torch.from_numpy(self.random.permutation(len(self.y))[:m]).to(self.X.device)]
+        kernel, noise_variance = self.layout.unpack(theta)
+        objective = SparseObjective(
+            kernel,
+            noise_variance,
+            self.X,
+            self.y,
+            Z,
+            row_noise=self.row_noise,
+            memory_limit=self.memory,
+            numerics=self.layout.numerics,
+        )
+        self._flops += sparse_flops(len(self.y), len(Z), self._n_features)
+        try:
+            return HeldModel.sparse(theta, objective.factorise(kernel, noise_variance, residuals=True))
+        except NumericalError as error:
+            logger.warning("the θ of the search could not be computed: %s", error)
+        return HeldModel.sparse(usual, objective.factorise(*self.layout.unpack(usual), residuals=True))
+
+    def with_new_points(self, theta: FloatArray, m: int) -> IterativeObjective:
+        """An objective with m points that are selected for this θ, in place of the one before."""
+        self.release()
+        kernel = self.layout.unpack(theta)[0]
+        rows = select(
+            kernel,
+            self.X,
+            m,
+            seed=self.seed(),
+            between_blocks=self.timer.check,
+            numerics=self.layout.numerics,
+        ).indices
+        self._flops += selection_flops(len(self.y), len(rows), self._n_features)
+        return self._with_points(theta, self.X[torch.from_numpy(rows).to(self.X.device)])
+
+    def solver(self, model: HeldModel, m: int) -> ModelSolver:
+        """For a model, with its own points or with more of them."""
+        if m > model.points:
+            self.with_new_points(model.theta, m)
+        elif self.objective is None:
+            self._with_points(model.theta, model.posterior.inducing_points)
+        objective = self.objective
+        assert objective is not None
+        theta = self.layout.unpack(model.theta)
+        return ModelSolver(objective.sparse, *theta, objective.product, self.timer.check, in_full=objective.in_full)
+
+    def factorised(self, model: HeldModel) -> HeldModel:
+        """The same model by one Cholesky factor; NumericalError where there is none."""
+        self.release()
+        theta = self.layout.unpack(model.theta)
+        exact = ExactObjective(*theta, self.X, self.y, row_noise=self.row_noise, numerics=self.layout.numerics)
+        posterior, n = exact.factorise(*theta), len(self.y)
+        self._flops += cholesky_flops(n) + kernel_flops(n, n, self._n_features)
+        return model.factorised(posterior)
+
+    def release(self) -> None:
+        """Forget the objective, and the memory that it takes."""
+        self._flops, self.objective = self.flops, None
+
+    def _with_points(self, theta: FloatArray, Z: torch.Tensor) -> IterativeObjective:
+        kernel, noise_variance = self.layout.unpack(theta)
+        self.objective = IterativeObjective(
+            kernel,
+            noise_variance,
+            self.X,
+            self.y,
+            Z,
+            row_noise=self.row_noise,
+            seed=self.seed(),
+            memory_limit=self.memory - held_memory(len(Z)),
+            check=self._check,
+            clock=self.timer.clock,
+            numerics=self.layout.numerics,
+        )
+        return self.objective
