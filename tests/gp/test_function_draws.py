@@ -119,7 +119,7 @@ def test_few_rows_keep_the_exact_joint_covariance(monkeypatch: pytest.MonkeyPatc
     X, y = regression(40, d=1)
     kernel = SquaredExponential(0.8).with_bounds(lengthscales="fixed", variance="fixed")
     model = GPRegressor(kernel, noise_bounds=0.02, random_state=0).fit(X, y)
-    monkeypatch.setattr("nearexact.base_estimator.draw_functions", None)  # is not asked
+    monkeypatch.setattr("nearexact.predictor.draw_functions", None)  # is not asked
     new = np.linspace(-3.0, 3.0, 5)[:, None]
     draws = model.sample_y(new, n_samples=20_000, random_state=0)
     covariance = model.predict(new, return_cov=True)[1]
