@@ -67,7 +67,19 @@ def test_where_a_linear_model_does_as_well() -> None:
     worse = answers(scores=scores(1.1, (1.0, -3.0), (4.0, 20.0)))[0]
     assert (worse.kind, worse.word) == ("bad", "a linear model is better")
     assert "10 % larger than those of a linear model" in worse.text
+    assert "take the linear model" in answers(scores=scores(1.1, (1.0, -3.0), (4.0, 20.0)))[3].text
     assert answers(scores=scores(1.0, (1.1, 9.0), (1.1, 1.0)))[0].word == "no clear gain over the mean"
+
+
+def test_a_few_large_errors_do_not_hide_what_nearly_all_rows_say() -> None:
+    found = scores(1.6, (0.4, -1.5), (18.0, 1.2))
+    assert answers(scores=found)[0].word == "no clear gain over the mean"
+    found[2]["model_rank_lead"] = 6.0
+    assert answers(scores=found)[0].word == "a linear model does as well"
+    found[1]["model_rank_lead"] = -6.0
+    assert answers(scores=found)[0].word == "a linear model is better"
+    found[1].update(model_rank_lead=6.0, rmse=2.0, model_lead=1.9)  # praise needs the mean squared error
+    assert answers(scores=found)[0].kind == "open"
 
 
 def test_noise_is_blamed_only_after_what_was_tried_is_told() -> None:

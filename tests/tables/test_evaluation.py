@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, ttest_rel, wilcoxon
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression
 
 from nearexact.bench.metrics import nlpd, rmse
 from nearexact.tables import Fitted
-from nearexact.tables.evaluation import Evaluation, scores
+from nearexact.tables.evaluation import Evaluation, _leads, scores
 
 
 def test_scores_are_those_of_other_libraries(fitted: Fitted) -> None:
@@ -62,3 +62,12 @@ for name in ("gpytorch", "matplotlib", "pooch", "psutil", "dask"):
 import nearexact.tables
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_leads_are_the_statistics_of_paired_tests() -> None:
+    random = np.random.default_rng(0)
+    squares, others = random.standard_normal((2, 90)) ** 2
+    by_mean, by_rank = _leads(squares, others)
+    assert by_mean == pytest.approx(ttest_rel(others, squares).statistic)
+    assert by_rank == pytest.approx(wilcoxon(others, squares, method="approx", alternative="greater").zstatistic)
+    assert _leads(squares, squares) == (None, None)

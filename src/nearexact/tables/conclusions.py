@@ -62,13 +62,13 @@ def _quality(record: Record) -> Conclusion:
         return answer("nothing learnt", "plain", " ".join([*_errors(record), *_tried(record)]))
     if not record["scores"]:
         return answer("not tested", "plain", "No rows were kept back, so nothing is known about errors on new rows.")
-    _, linear, mean = record["scores"]
+    model, linear, mean = record["scores"]
     errors = " ".join(_errors(record))
     if record["rows_test"] < FEW_TEST_ROWS:
         return answer("too few test rows", "plain", f"{errors} So few rows cannot tell what is better.")
-    if _lead(linear) <= -CLEAR_LEAD:
+    if _is_clearly_better(linear, model):
         return answer("a linear model is better", "bad", errors)
-    if _lead(mean) < CLEAR_LEAD:
+    if not _is_clearly_better(model, mean):
         return answer("no clear gain over the mean", "open", f"{errors} The difference may be chance.")
     if _lead(linear) < CLEAR_LEAD:
         return answer("a linear model does as well", "open", f"{errors} The difference may be chance.")
@@ -96,10 +96,20 @@ def _compared(error: float, other: float) -> str:
     return f"{percent(change)} larger than" if change > 0.0 else f"{percent(-change)} smaller than"
 
 
-def _lead(score: Record) -> float:
+def _lead(score: Record, kind: str = "model_lead") -> float:
     """Standard errors by which the model is better; none in summaries of earlier releases, where nothing is clear."""
-    lead = score.get("model_lead")
+    lead = score.get(kind)
     return 0.0 if lead is None else float(lead)
+
+
+def _is_clearly_better(score: Record, other: Record) -> bool:
+    """Of the model and a simple predictor: by the means of their squared errors, or by nearly all rows if few hide it.
+
+    Only for what is no praise: the model is green by its mean squared error alone.
+    """
+    # The model itself has none: the lead of a simple predictor is the model's with its sign turned.
+    by_mean, by_rank = (_lead(other, kind) - _lead(score, kind) for kind in ("model_lead", "model_rank_lead"))
+    return by_mean >= CLEAR_LEAD or (by_rank >= CLEAR_LEAD and score["rmse"] < other["rmse"])
 
 
 def _tried(record: Record) -> list[str]:
@@ -216,6 +226,9 @@ def _next_steps(record: Record, quality: Conclusion, intervals: Conclusion) -> C
         steps.append("predict new rows (nearexact predict)")
     elif record["rows_test"] < FEW_TEST_ROWS:
         steps.append("collect more rows, or keep more of them back (--test-fraction)")
+    elif quality.kind == "bad":
+        other = "" if record["tried"] else "try other kernels (--kernel auto), or "
+        steps.append(f"{other}take the linear model")
     else:
         steps.append("take the simpler model if it is as good, or look for columns that say more")
     if intervals.kind == "bad" and not nothing_learnt(record):

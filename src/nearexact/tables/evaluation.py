@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.stats import rankdata
 
 from nearexact.baselines import fit_constant, fit_linear
 from nearexact.bench import metrics
@@ -32,6 +33,8 @@ class Score:
     nlpd: float
     # Standard errors by which the model's mean squared error is below this one's; None for the model, or if not known.
     model_lead: float | None = None
+    # The same of ranks instead of squares: what most rows say, where a few with large errors hide it.
+    model_rank_lead: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +87,7 @@ def scores(prepared: Prepared, evaluation: Evaluation) -> list[Score]:
             name,
             scale * metrics.rmse(y_test, mean),
             metrics.nlpd(y_test, mean, variance) + math.log(scale),
-            None if name == MODEL else _lead(squares[MODEL], squares[name]),
+            *((None, None) if name == MODEL else _leads(squares[MODEL], squares[name])),
         )
         for name, (mean, variance) in predictions.items()
     ]
@@ -100,8 +103,15 @@ def _by_target(
     return np.column_stack(means), np.column_stack(variances)
 
 
-def _lead(squares: FloatArray, others: FloatArray) -> float | None:
-    """By how many standard errors the mean of these squared errors is lower than that of others of the same rows."""
+def _leads(squares: FloatArray, others: FloatArray) -> tuple[float | None, float | None]:
+    """By how many standard errors these squared errors are lower than others of the same rows: their mean, their ranks.
+
+    The second is Wilcoxon's signed rank statistic.
+    """
     differences = np.ravel(others - squares)
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
-    return float(differences.mean()) / (spread / math.sqrt(len(differences))) if spread > 0.0 else None
+    if not spread > 0.0:
+        return None, None
+    ranks = rankdata(np.abs(differences)) * (differences != 0.0)
+    by_rank = float(np.sign(differences) @ ranks / np.linalg.norm(ranks))
+    return float(differences.mean()) / (spread / math.sqrt(len(differences))), by_rank
