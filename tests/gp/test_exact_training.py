@@ -8,6 +8,7 @@ import torch
 
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Stage
 from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.search import SubsetOptimum
 from nearexact.gp.starts import Start
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.stationary import PAIRS_AT_ONCE
@@ -135,3 +136,21 @@ def test_in_a_hurry_a_start_that_is_better_for_all_rows_is_kept(monkeypatch: pyt
     training, _ = in_a_hurry(monkeypatch, X, y, start)
     assert training.bounds()[0] == pytest.approx(best.bounds()[0])
     assert training.posterior().noise_variance == start[1]
+
+
+def test_where_not_all_starts_can_be_followed_the_first_is_what_all_rows_speak_for() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2.0, 2.0, size=(1500, 2))
+    y = np.sin(3.0 * X[:, 0]) + np.sqrt(0.1) * rng.normal(size=1500)
+    training = ExactTraining(SquaredExponential(), X, y, time_limit=1e4, seed=0)
+    without_noise = training.layout.pack(SquaredExponential([0.6, 1.0]), 1e-4)
+    training.search.candidates = [SubsetOptimum(without_noise, 0.0)]
+    starts = {seconds: _starts_with(training, seconds) for seconds in (0.0, 1e4)}
+    assert [noise for _, noise in starts[0.0]] == pytest.approx([1e-4])
+    assert [noise for _, noise in starts[1e4]] == pytest.approx([0.1, 1e-4], rel=0.5)
+    assert training.evidence().gain_per_row is None  # neither has been followed
+
+
+def _starts_with(training: ExactTraining, evaluation_seconds: float) -> list[Start]:
+    training._evaluation_seconds = evaluation_seconds
+    return [training.layout.unpack(theta) for theta in training._starts()]

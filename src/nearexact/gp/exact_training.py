@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 SEARCH_SHARE = 0.4  # of the time limit, at most
 EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
 FEW_EVALUATIONS = 3.0  # with less time than for so many after the search, L-BFGS gets nowhere
+USUAL_EVALUATIONS = 30.0  # until a start was followed to its end
 # Times what a factorisation is predicted to take, or has taken: what is kept for the last one; and with less time than
 # this there is only one, at what the search has found.
 SLOWER_FACTORISATION, TWO_FACTORISATIONS = 1.3, 3.0
@@ -111,7 +112,8 @@ class ExactTraining:
         self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self._best_gradient: FloatArray | None = None
         self._leader: KnownOptimum | None = None  # the best so far, if it is an optimum whose surroundings are known
-        self._number, self._best_start = 0, 0  # of the present start, and of the one that leads to the best
+        # Numbers of the present start, of the one that leads to the best, and of the best of the search.
+        self._number, self._best_start, self._searched = 0, 0, 0
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
         self._started, self._evaluations, self._recorded = 0.0, 0, False
@@ -232,7 +234,7 @@ class ExactTraining:
         """What speaks for the best θ so far."""
         agreeing = sum(self.best_lml - value <= AGREEMENT * self.n for value in self._likelihoods)
         support = agreeing, len(self._likelihoods)
-        if self.search.rounds and self._best_start == 0:  # it comes from what starts on fewer rows agree on
+        if self.search.rounds and self._best_start == self._searched:  # what starts on fewer rows agree on
             support = max(support, self.search.rounds[-1].support)
         followed = self.search.is_complete and min(self._pending, default=math.inf) > RIVAL
         gain = 0.0 if self._settled and followed else None
@@ -261,7 +263,15 @@ class ExactTraining:
         if not near:
             return [self.search.candidates[0].theta]
         self._pending = [(candidates[0].likelihood - c.likelihood) / rows for c in near]
-        return [candidate.theta for candidate in near]
+        starts = [candidate.theta for candidate in near]
+        if len(starts) * USUAL_EVALUATIONS * self._evaluation_seconds > self.timer.left():
+            # Not all can be followed to their end: the first one should be what all rows speak for.
+            first = self._best_of_search()
+            if first is not starts[0]:
+                self._pending.insert(0, 0.0)
+                starts.insert(0, first)
+                self._searched = 1
+        return starts
 
     def _climb(self, theta: FloatArray, settings: LBFGSSettings) -> tuple[TrainingEnd, str, int]:
         """L-BFGS from a start: how it ended, details, restarts."""
