@@ -187,6 +187,18 @@ def test_pure_noise_is_no_trouble() -> None:
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_climb_begins_again_where_other_points_are_much_cheaper() -> None:
+    """Before the first evaluation nobody knows how many points a smooth function needs."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, size=(1000, 6))
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=1000)
+    training = IterativeTraining(SquaredExponential(), X, (y - y.mean()) / y.std(), seed=0, search_limit=0.0)
+    assert training._plan.points() >= 400
+    training.run()
+    assert [stage.m <= 200 for stage in training.history] == [True] * len(training.history)
+    assert training.history[-1].stopped == TrainingEnd.OPTIMUM_FOUND
+
+
 def test_the_cheapest_number_of_points_balances_sweeps_and_iterations() -> None:
     sizes = [100, 1000, 4000]
     hard, easy = EvaluationCost(100_000, 1e-10, 60, 1000), EvaluationCost(2000, 1e-10, 3, 1000)

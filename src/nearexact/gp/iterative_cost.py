@@ -31,7 +31,9 @@ MOST_SPEED = 1e-14  # seconds for an operation, at least
 USUAL_ITERATIONS, USUAL_M = 60.0, 1000  # taken until iterations have been counted
 ITERATIONS_POWER = 1.3  # iterations fall about with this power of M (kin40k: 1.2 to 1.4)
 MOST_ERROR = 2e-3  # nats per row: four of them are less than the gap that certifies
-LEAST_SHARE = 0.6  # of the points so far: with far fewer, iterations may be many more than the power says
+# Of the points so far: with far fewer, iterations may be many more than the power says; but where next to none were
+# needed, there are far too many points.
+LEAST_SHARE, NO_ITERATIONS, LEAST_WITHOUT = 0.6, 3.0, 0.2
 # A product with K takes as long as reading K, and as long as that again for so many columns.
 COLUMNS_AS_READING = 18.0
 # An evaluation computes K to keep it, to see how large the residuals are, and for the gradient, which takes twice as
@@ -115,7 +117,8 @@ class EvaluationCost:
     def cheapest(self, sizes: list[int]) -> int:
         """The number of points with which an evaluation takes the least time, and is not too noisy."""
         factor = math.sqrt(self.error_per_row / MOST_ERROR)  # errors fall about with 1/M²
-        least = self.iterations_m * max(factor, LEAST_SHARE) if self.is_measured else 0.0
+        share = LEAST_SHARE if self.iterations > NO_ITERATIONS else LEAST_WITHOUT
+        least = self.iterations_m * max(factor, share) if self.is_measured else 0.0
         return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
 
     def least_noise(self, seconds: float) -> float:

@@ -14,6 +14,7 @@ from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.kernels.base import Kernel
 
 FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays where it is
+MUCH_CHEAPER = 0.7  # of what an evaluation takes: then a climb begins again with other points
 FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
 FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
 FACTORISATIONS = 2.5  # that there must be time for, to end with one
@@ -46,6 +47,10 @@ class IterativePlan:
     def points(self) -> int:
         """Of the next climb: as many as make an evaluation cheapest."""
         return self.cost.cheapest(self.sizes)
+
+    def is_dear(self, m: int) -> bool:
+        """Whether evaluations with another number of points would be much cheaper."""
+        return self.cost.predicted(self.points()) <= MUCH_CHEAPER * self.cost.predicted(m)
 
     def climbing_seconds(self, *, is_first: bool) -> float:
         """What there must be time for before a climb begins."""

@@ -61,6 +61,10 @@ class _OnlyNoiseLeftError(Exception):
     """The optimiser gains less than what the estimate is uncertain by."""
 
 
+class _OtherPointsError(Exception):
+    """Evaluations with another number of points would be much cheaper."""
+
+
 class IterativeTraining:
     """One training run, with the same interface as `Training`; its stages are climbs, their M is the preconditioner's.
 
@@ -240,7 +244,7 @@ class IterativeTraining:
             share = SEARCH_SHARE if self._plan.climbing_seconds(is_first=True) <= left else LONGER_SEARCH_SHARE
             self.search.timer.time_limit = share * self.timer.time_limit
 
-    def _climb(self, number: int) -> OptimiserEnd:
+    def _climb(self, number: int, *, may_begin_again: bool = True) -> OptimiserEnd:
         """L-BFGS with points selected for the present θ, and new probes."""
         theta, self._gain = self._held().theta, math.nan
         self._tried = self._plan.points()
@@ -253,6 +257,8 @@ class IterativeTraining:
             if best:  # an evaluation that would not end in time takes from what is kept for the end
                 self.timer.require(objective.timing.seconds + self._plan.finishing_seconds())
             value, gradient, error = self._evaluate(objective, theta, is_first=not best)
+            if not best and may_begin_again and self._plan.is_dear(self._tried):
+                raise _OtherPointsError
             best.append(max([-value, *best[-1:]]))
             if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < NOISE_SHARE * error:
                 raise _OnlyNoiseLeftError
@@ -277,6 +283,8 @@ class IterativeTraining:
             reason, self._restarts = optimum.reason, optimum.restarts
         except _OnlyNoiseLeftError:
             reason = OptimiserEnd.CONVERGED
+        except _OtherPointsError:
+            return self._climb(number, may_begin_again=False)
         if reason not in (OptimiserEnd.MAX_ITERATIONS, OptimiserEnd.TIME_LIMIT, OptimiserEnd.FAILING):
             self._gain = best[-1] - best[0]
         return reason
