@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nearexact.gp import gpr_objective, iterative_plan, iterative_training
+from nearexact.gp.iterative import IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible_sizes
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
-from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.stages import Progress, StageEnd, TrainingEnd
 from nearexact.gp.stored_kernel import Storage, stored_bytes
-from nearexact.kernels import SquaredExponential
+from nearexact.kernels import Kernel, SquaredExponential
 from tests.problems import many_inputs, standardised
 
 N = 300
@@ -135,6 +137,47 @@ def test_without_time_for_evaluations_it_is_the_exact_gp_at_the_theta_of_the_sea
     assert evidence is not None
     assert evidence.rows == 100
     assert evidence.gain_per_row is None
+
+
+def test_a_factor_takes_the_place_of_one_solution_where_there_is_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterative_plan, "FEWEST_EVALUATIONS", 1e12)
+    monkeypatch.setattr(iterative_plan, "FACTORISATIONS", math.inf)  # none is planned
+    training = IterativeTraining(SquaredExponential(), *rough(), time_limit=1e6, seed=0, factorises=True)
+    training.run()
+    assert isinstance(training.posterior(), ExactPosterior)
+    assert training.history[-1].ended == TrainingEnd.TIME_LIMIT
+
+
+def test_what_a_sparse_gp_leaves_over_tells_a_smooth_function_before_the_first_evaluation() -> None:
+    cost = EvaluationCost(10_000, 1e-10)
+    assert cost.after_sparse(400, left_over=1e-6, noise_variance=0.1).iterations == 1.0
+    assert cost.after_sparse(400, left_over=1.0, noise_variance=0.1).predicted_iterations(400) == pytest.approx(
+        95.0, abs=1.0
+    )
+    for rough_cost in (cost, cost.measured(400, 1.0, 2, 0.0)):  # usual iterations are enough, or they are known
+        assert rough_cost.after_sparse(400, left_over=100.0, noise_variance=0.1) is rough_cost
+
+
+def test_a_step_to_where_iterations_are_many_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimiser then takes a shorter one, and goes on."""
+    iterations: list[int | None] = []
+    evaluate = IterativeObjective.evaluate
+
+    def recording(self: IterativeObjective, kernel: Kernel, noise_variance: float) -> Any:
+        iterations.append(None)
+        found = evaluate(self, kernel, noise_variance)
+        iterations[-1] = found[0].iterations
+        return found
+
+    monkeypatch.setattr(IterativeObjective, "evaluate", recording)
+    monkeypatch.setattr(iterative_training, "MORE_ITERATIONS", 1)
+    monkeypatch.setattr(iterative_training, "FEW_ITERATIONS", 1)
+    start = SquaredExponential([0.6, 0.6]), 0.3
+    training = IterativeTraining(SquaredExponential(), *rough(), seed=0, search_limit=0.0, max_inducing=50, start=start)
+    training.run()
+    cut = iterations.index(None)
+    assert any(later is not None for later in iterations[cut:])
+    assert exact_lml(training) > training.history[0].lower_bound
 
 
 def test_before_the_first_evaluation_there_is_a_sparse_gp_at_the_theta_of_the_search() -> None:

@@ -25,11 +25,9 @@ def affordable_method(kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, m
     """
     if exact_fits(kernel, X, y, time_limit, memory_limit):
         return "cholesky"
-    if iterative_fits(kernel, X, time_limit, memory_limit):
+    if iterative_fits(kernel, X, time_limit, memory_limit, evaluations=ONE_SOLUTION):
         return "iterative"
-    if factor_fits(kernel, X, y, time_limit, memory_limit):
-        return "cholesky"
-    return "iterative" if iterative_fits(kernel, X, time_limit, memory_limit, evaluations=ONE_SOLUTION) else "sparse"
+    return "cholesky" if factor_fits(kernel, X, y, time_limit, memory_limit) else "sparse"
 
 
 def factor_fits(kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_limit: MemoryLimit) -> bool:

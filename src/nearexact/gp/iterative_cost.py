@@ -42,7 +42,9 @@ EVALUATION_PASSES, FINISHING_PASSES = 4.0, 2.0
 # Selecting points and one factorisation, relative to the sweeps of an evaluation; and iterations for variances and for
 # weights to rounding, relative to those of an evaluation.
 FINISHING_SWEEPS, VARIANCE_ITERATIONS, WEIGHT_ITERATIONS = 0.6, 0.9, 2.5
-ITERATIONS_BY_NOISE = 10.0  # times the root of the mean of k(x, x) − q(x, x), divided by s
+# Times the root of the mean of k(x, x) − q(x, x), divided by s: iterations until weights are usable, and at most those
+# of an evaluation (10 to 26 on kin40k and protein).
+ITERATIONS_BY_NOISE, MOST_BY_NOISE = 10.0, 30.0
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -79,6 +81,13 @@ class EvaluationCost:
         """After an evaluation."""
         once = EvaluationCost(self.n, 1.0, iterations, m, error_per_row, True, self.kernel_pass)
         return replace(once, seconds_per_operation=max(seconds / once.predicted(m), MOST_SPEED))
+
+    def after_sparse(self, m: int, left_over: float, noise_variance: float) -> EvaluationCost:
+        """Before the first evaluation, with what a sparse GP leaves of k(x, x): the function may be a smooth one."""
+        iterations = max(MOST_BY_NOISE * math.sqrt(max(left_over, 0.0) / noise_variance), 1.0)
+        if self.is_measured or not iterations < self.predicted_iterations(m):
+            return self
+        return replace(self, iterations=iterations, iterations_m=m)
 
     def after_weights(self, m: int, iterations: int) -> EvaluationCost:
         """After weights to rounding, which have taken so many iterations."""

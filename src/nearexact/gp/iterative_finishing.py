@@ -58,8 +58,12 @@ class Finishing:
             self.workbench.release()
 
     def _solve(self, model: HeldModel, keep: Keep) -> None:
-        m, rows = self.plan.finishing(self.plan.timer.left())
+        started, (m, rows) = self.plan.timer.seconds(), self.plan.finishing(self.plan.timer.left())
         keep(model.finished(self.workbench.solver(model, m), self.workbench.seed(), rows))
+        logger.info(
+            "finished with M=%d and %d rows in %.1f s, %.1f predicted", m, rows, self.plan.timer.seconds() - started,
+            self.plan.cost.finishing(m, rows),
+        )  # fmt: skip
 
     def _solve_once(self, model: HeldModel, keep: Keep) -> None:
         """The exact GP at the θ of the search, where there was no time for an evaluation: the mean, then variances."""

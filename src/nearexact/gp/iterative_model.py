@@ -33,6 +33,7 @@ class HeldModel:
     posterior: SparsePosterior | IterativePosterior | ExactPosterior
     estimate: Estimate | None = None
     iterations: int = 0  # that the weights have taken in the end
+    left_over: float = math.nan  # mean of k(x, x) − q(x, x) of a sparse GP
 
     @property
     def is_finished(self) -> bool:
@@ -44,7 +45,8 @@ class HeldModel:
         """A sparse GP."""
         if not math.isfinite(f.elbo):
             raise NumericalError("tr(K − Q) is negative by more than rounding")
-        return HeldModel(theta, f.elbo, f.bounds, len(f.Z), f.jitter, f.posterior())
+        left_over = math.nan if f.residuals is None else float(f.residuals.nanmean())
+        return HeldModel(theta, f.elbo, f.bounds, len(f.Z), f.jitter, f.posterior(), left_over=left_over)
 
     @staticmethod
     def estimated(

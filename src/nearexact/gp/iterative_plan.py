@@ -10,6 +10,7 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.exact import factorisation_seconds
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import MOST_SPEED, EvaluationCost
+from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.kernels.base import Kernel
 
@@ -17,27 +18,34 @@ FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays whe
 MUCH_CHEAPER = 0.7  # of what an evaluation takes: then a climb begins again with other points
 FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
 FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
-FACTORISATIONS = 2.5  # that there must be time for, to end with one
+FACTORISATIONS = 6.0  # that there must be time for, to plan one for the end; else there is one if time is left over
+SLOWER_FACTORISATION = 1.3  # times what is predicted
+OTHER_SHARE = 0.1  # of the time limit, besides a search and a factor
 
 
 class IterativePlan:
     """Seconds as they are predicted from trials, and then from what evaluations have taken.
 
-    `sizes` are the numbers of points to choose from; with `factorises` training ends with a Cholesky factor, if the
-    time limit allows it.
+    `sizes` are the numbers of points to choose from; with `may_factorise` training ends with a Cholesky factor, if
+    the time limit allows it.
     """
 
-    def __init__(self, sizes: list[int], n: int, timer: Timer, *, factorises: bool) -> None:
-        self.sizes, self.timer, self.factorises = sizes, timer, factorises
+    def __init__(self, sizes: list[int], n: int, timer: Timer, *, may_factorise: bool) -> None:
+        self.sizes, self.timer, self._may_factorise = sizes, timer, may_factorise
+        self._factorises = False  # in the end, as planned
         self.cost = EvaluationCost(n, MOST_SPEED)  # until it has been tried
         self._factorisation_seconds = math.inf
 
     def predict(self, kernel: Kernel, X: Tensor, y: Tensor, memory: int) -> None:
         """What evaluations and factors will take."""
         self.cost = EvaluationCost.tried(kernel, X, memory, self.timer.clock)
-        if self.factorises:
+        if self._may_factorise:
             self._factorisation_seconds = factorisation_seconds(kernel, X, y, self.timer.clock)
-            self.factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
+            self._factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
+
+    def learn_from_sparse(self, model: HeldModel) -> None:
+        """How smooth the function is."""
+        self.cost = self.cost.after_sparse(model.points, model.left_over, model.posterior.noise_variance)
 
     def learn(self, objective: IterativeObjective, estimate: Estimate) -> None:
         """From an evaluation."""
@@ -59,7 +67,13 @@ class IterativePlan:
 
     def has_time_to_factorise(self) -> bool:
         """Whether a Cholesky factor is wanted, and there is time left for it."""
-        return self.factorises and self.timer.left() > self._factorisation_seconds
+        slower = 1.0 if self._factorises else SLOWER_FACTORISATION
+        return self._may_factorise and self.timer.left() > slower * self._factorisation_seconds
+
+    def seconds_before_factor(self, most: float) -> float:
+        """So many seconds, or fewer if a Cholesky factor then has time, too."""
+        seconds = (1.0 - OTHER_SHARE) * self.timer.time_limit - SLOWER_FACTORISATION * self._factorisation_seconds
+        return seconds if OTHER_SHARE * self.timer.time_limit < seconds < most else most
 
     def finishing(self, seconds: float) -> tuple[int, int]:
         """Points of the preconditioner, and training rows to learn variances from: as many as there is time for."""
@@ -74,7 +88,7 @@ class IterativePlan:
 
     def finishing_seconds(self) -> float:
         """What the end of training may take."""
-        if self.factorises:
+        if self._factorises:
             return 1.5 * self._factorisation_seconds
         share = FINISHING_SHARE * self.timer.time_limit
         return min(self.cost.finishing(*self.finishing(share)), share)

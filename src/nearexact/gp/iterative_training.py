@@ -53,6 +53,9 @@ FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
 # Lengths of the first step, in logarithms: the search's θ is near already, later climbs begin where an optimum was
 # found, and a step that is too long leads to θ at which conjugate gradients take several times as long.
 FIRST_STEP, LATER_STEP = 0.3, 0.1
+# Iterations that an evaluation may take: so many times those at the best θ, or so many if these are few. With more of
+# them the step was too long, and a shorter one is cheaper.
+MORE_ITERATIONS, FEW_ITERATIONS = 5, 25
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
 
@@ -125,7 +128,7 @@ class IterativeTraining:
         )
         self._search_limit = search_limit
         factorises = factorises and exact_memory(self.layout.kernel, self.n) <= self.memory
-        self._plan = IterativePlan(sizes, self.n, self.timer, factorises=factorises)
+        self._plan = IterativePlan(sizes, self.n, self.timer, may_factorise=factorises)
         self._workbench = Workbench(
             self.layout,
             self.X,
@@ -156,6 +159,7 @@ class IterativeTraining:
             self.search.run()
         theta = best_with_all_rows(self.search, self.X, self.y, self.row_noise, self.timer)
         self._best = self._sparse(theta, min(FIRST_POINTS, self._plan.sizes[-1]))
+        self._plan.learn_from_sparse(self._best)
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
@@ -240,9 +244,12 @@ class IterativeTraining:
         """What evaluations and factors will take; the search has more time where that is too long to improve θ."""
         self._plan.predict(self.layout.kernel, self.X, self.y, self.memory)
         if self._search_limit is None:
-            left = (1.0 - SEARCH_SHARE) * self.timer.time_limit
-            share = SEARCH_SHARE if self._plan.climbing_seconds(is_first=True) <= left else LONGER_SEARCH_SHARE
-            self.search.timer.time_limit = share * self.timer.time_limit
+            limit = self.timer.time_limit
+            if self._plan.climbing_seconds(is_first=True) <= (1.0 - SEARCH_SHARE) * limit:
+                seconds = SEARCH_SHARE * limit
+            else:
+                seconds = self._plan.seconds_before_factor(LONGER_SEARCH_SHARE * limit)
+            self.search.timer.time_limit = seconds
 
     def _climb(self, number: int, *, may_begin_again: bool = True) -> OptimiserEnd:
         """L-BFGS with points selected for the present θ, and new probes."""
@@ -302,6 +309,7 @@ class IterativeTraining:
         )  # fmt: skip
         if is_first or estimate.value > self._held().value:  # estimates with other probes cannot be compared
             self._keep(HeldModel.estimated(np.array(theta), estimate, self.X, self.y, self.row_noise))
+            objective.most_iterations = max(MORE_ITERATIONS * estimate.iterations, FEW_ITERATIONS)
         return -estimate.value, -self.layout.gradient(theta, gradients, by_noise), estimate.standard_error
 
     # ---- the record ------------------------------------------------------------------------------------------------
