@@ -80,3 +80,11 @@ def test_a_few_rows_that_contradict_each_other_are_not_missed() -> None:
     assert noise_between_pairs(kernel, 1e-5, *data) == 1e-5  # which are copies
     assert noise_between_pairs(kernel, 1e-5, torch.tensor(X), torch.tensor(y)) > 1e-4
     assert noise_between_pairs(kernel, 0.5, torch.tensor(X), torch.tensor(y)) == 0.5
+
+
+def test_a_signal_variance_that_is_too_small_is_not_taken_for_noise() -> None:
+    """Rows that are far from each other differ by the function, whatever the kernel expects of it."""
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.uniform(-2.0, 2.0, size=(500, 6)))
+    y = torch.sin(3.0 * X).sum(1) + 0.05 * torch.tensor(rng.normal(size=500))
+    assert noise_between_pairs(SquaredExponential([0.5] * 6, variance=0.1), 0.01, X, y) == 0.01

@@ -82,7 +82,8 @@ def noise_between_pairs(
     """The own noise variance, or a larger one that explains far better how targets of near rows differ.
 
     A few rows with the same inputs and different targets can cost more than all others gain; a sample misses them. In
-    the order of a random direction such rows are next to each other.
+    the order of a random direction such rows are next to each other. Only pairs count whose targets differ by noise
+    rather than by the function: about others the signal variance says more than the noise.
     """
     features, targets = kernel.features(X, X.mean(0)), as_columns(y)
     direction = torch.randn(features.shape[1], dtype=X.dtype, generator=torch.Generator().manual_seed(0)).to(X.device)
@@ -98,10 +99,15 @@ def noise_between_pairs(
     between = (diagonal[first] + diagonal[second] - 2.0 * covariance).clamp_(min=0.0)
     squares = (targets[first] - targets[second]).square().mean(1)
 
-    def likelihood(noise: float) -> float:
+    def of_noise(noise: float) -> Tensor:
         s = torch.as_tensor(noise_variances(row_noise, noise), dtype=X.dtype, device=X.device).expand(len(X))
-        variance = between + s[first] + s[second]
-        return -0.5 * float((squares / variance + variance.log()).sum())
+        return s[first] + s[second]
+
+    near = between <= of_noise(own_noise)
+
+    def likelihood(noise: float) -> float:
+        variance = (between + of_noise(noise))[near]
+        return -0.5 * float((squares[near] / variance + variance.log()).sum())
 
     noises = [own_noise, *(noise for noise in NOISES if noise > own_noise)]
     best = max(noises, key=likelihood)
