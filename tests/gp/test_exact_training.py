@@ -145,12 +145,16 @@ def test_where_not_all_starts_can_be_followed_the_first_is_what_all_rows_speak_f
     training = ExactTraining(SquaredExponential(), X, y, time_limit=1e4, seed=0)
     without_noise = training.layout.pack(SquaredExponential([0.6, 1.0]), 1e-4)
     training.search.candidates = [SubsetOptimum(without_noise, 0.0)]
-    starts = {seconds: _starts_with(training, seconds) for seconds in (0.0, 1e4)}
-    assert [noise for _, noise in starts[0.0]] == pytest.approx([1e-4])
-    assert [noise for _, noise in starts[1e4]] == pytest.approx([0.1, 1e-4], rel=0.5)
+    assert _noises_of_starts(training, 0.0) == pytest.approx([1e-4])
+    assert _noises_of_starts(training, 1e4) == pytest.approx([1e-4])  # there is no time to climb at all
+    assert _noises_of_starts(training, 1e3) == pytest.approx([0.1, 1e-4], rel=0.5)
     assert training.evidence().gain_per_row is None  # neither has been followed
+    right = training.layout.pack(SquaredExponential([0.6, 1.0]), 0.1)
+    training.search.candidates.append(SubsetOptimum(right, -0.1))
+    assert _noises_of_starts(training, 1e3) == pytest.approx([0.1, 1e-4])  # each of them once
+    assert training._pending == pytest.approx([0.1, 0.0])
 
 
-def _starts_with(training: ExactTraining, evaluation_seconds: float) -> list[Start]:
+def _noises_of_starts(training: ExactTraining, evaluation_seconds: float) -> list[float]:
     training._evaluation_seconds = evaluation_seconds
-    return [training.layout.unpack(theta) for theta in training._starts()]
+    return [training.layout.unpack(theta)[1] for theta in training._starts()]

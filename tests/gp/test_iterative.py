@@ -99,6 +99,13 @@ def test_conjugate_gradients_that_do_not_converge_never_return_a_value() -> None
         one(one.theta0)
 
 
+def test_iterations_that_are_cut_short_are_not_done_again_in_64_bits() -> None:
+    one, _, _ = objective(ROUGH, 0.1, 300, 10, most_iterations=2)
+    with pytest.raises(NotConvergedError):
+        one(one.theta0)
+    assert one.product.storage is Storage.FLOAT32
+
+
 def test_check_ends_an_evaluation() -> None:
     calls: list[int] = []
 

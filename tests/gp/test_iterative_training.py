@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.stages import Progress, StageEnd, TrainingEnd
 from nearexact.gp.stored_kernel import Storage, stored_bytes
 from nearexact.kernels import Kernel, SquaredExponential
+from nearexact.typing import FloatArray
 from tests.problems import many_inputs, standardised
 
 N = 300
@@ -230,13 +232,25 @@ def test_pure_noise_is_no_trouble() -> None:
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_climb_begins_again_where_other_points_are_much_cheaper() -> None:
+def test_a_climb_begins_again_where_other_points_are_much_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first evaluation nobody knows how many points a smooth function needs."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-1.0, 1.0, size=(1000, 6))
     y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=1000)
     training = IterativeTraining(SquaredExponential(), X, (y - y.mean()) / y.std(), seed=0, search_limit=0.0)
     assert training._plan.points() >= 400
+    monkeypatch.setattr(training._plan, "learn_from_sparse", lambda _: None)
+    objectives: list[weakref.ref[IterativeObjective]] = []
+    with_new_points = training._workbench.with_new_points
+
+    def one_at_a_time(theta: FloatArray, m: int) -> IterativeObjective:
+        assert all(objective() is None for objective in objectives[:-1])
+        objectives.append(weakref.ref(with_new_points(theta, m)))
+        assert objectives[-1]() is not None
+        assert len(objectives) < 2 or objectives[-2]() is None  # its matrices take memory
+        return training._workbench.objective  # type: ignore[return-value]
+
+    monkeypatch.setattr(training._workbench, "with_new_points", one_at_a_time)
     training.run()
     assert [stage.m <= 200 for stage in training.history] == [True] * len(training.history)
     assert training.history[-1].stopped == TrainingEnd.OPTIMUM_FOUND
@@ -273,15 +287,15 @@ def test_memory_that_is_too_small_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="300 rows need more memory than the limit of 1 MB"):
         IterativeTraining(SquaredExponential(), *rough(), memory_limit=1_000_000)
     training = IterativeTraining(SquaredExponential(), *rough())
-    assert not iterative_fits(training.layout.kernel, training.X, math.inf, 1_000_000)
+    assert not iterative_fits(training.layout.kernel, training.X, math.inf, 1_000_000, evaluations=10.0)
 
 
 def test_it_fits_or_does_not_by_the_time_limit() -> None:
     X, _ = rough(500)
     training = IterativeTraining(SquaredExponential(), X, rough(500)[1])
-    assert iterative_fits(training.layout.kernel, training.X, 1e6, None)
-    assert iterative_fits(training.layout.kernel, training.X, math.inf, None)
-    assert not iterative_fits(training.layout.kernel, training.X, 1e-6, None)
+    assert iterative_fits(training.layout.kernel, training.X, 1e6, None, evaluations=10.0)
+    assert iterative_fits(training.layout.kernel, training.X, math.inf, None, evaluations=10.0)
+    assert not iterative_fits(training.layout.kernel, training.X, 1e-6, None, evaluations=10.0)
 
 
 def test_the_same_seed_gives_the_same_model(trained: IterativeTraining) -> None:

@@ -80,6 +80,8 @@ def test_a_few_large_errors_do_not_hide_what_nearly_all_rows_say() -> None:
     assert answers(scores=found)[0].word == "a linear model is better"
     found[1].update(model_rank_lead=6.0, rmse=2.0, model_lead=1.9)  # praise needs the mean squared error
     assert answers(scores=found)[0].kind == "open"
+    found[1].update(model_lead=3.0)  # that over the mean, too
+    assert answers(scores=found)[0].kind == "open"
 
 
 def test_noise_is_blamed_only_after_what_was_tried_is_told() -> None:

@@ -61,7 +61,8 @@ class ColumnSolver:
             try:
                 return self(B, tolerance, most_iterations)
             except NotConvergedError as error:
-                if self.product.storage is not Storage.FLOAT32:
+                is_cut_short = most_iterations <= error.solution.iterations < MOST_ITERATIONS
+                if is_cut_short or self.product.storage is not Storage.FLOAT32:
                     raise
                 logger.info("with a matrix in 32 bits: %s", error)
         self.use_full()

@@ -112,8 +112,9 @@ class ExactTraining:
         self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self._best_gradient: FloatArray | None = None
         self._leader: KnownOptimum | None = None  # the best so far, if it is an optimum whose surroundings are known
-        # Numbers of the present start, of the one that leads to the best, and of the best of the search.
-        self._number, self._best_start, self._searched = 0, 0, 0
+        # Numbers of the present start, of the one that leads to the best, and of the best of the search; and of a start
+        # that is no optimum of the search but made from one, and agrees with nobody.
+        self._number, self._best_start, self._best_of_subset, self._made = 0, 0, 0, -1
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
         self._started, self._evaluations, self._recorded = 0.0, 0, False
@@ -234,7 +235,7 @@ class ExactTraining:
         """What speaks for the best θ so far."""
         agreeing = sum(self.best_lml - value <= AGREEMENT * self.n for value in self._likelihoods)
         support = agreeing, len(self._likelihoods)
-        if self.search.rounds and self._best_start == self._searched:  # what starts on fewer rows agree on
+        if self.search.rounds and self._best_start == self._best_of_subset:  # what starts on fewer rows agree on
             support = max(support, self.search.rounds[-1].support)
         followed = self.search.is_complete and min(self._pending, default=math.inf) > RIVAL
         gain = 0.0 if self._settled and followed else None
@@ -264,23 +265,40 @@ class ExactTraining:
             return [self.search.candidates[0].theta]
         self._pending = [(candidates[0].likelihood - c.likelihood) / rows for c in near]
         starts = [candidate.theta for candidate in near]
-        if len(starts) * USUAL_EVALUATIONS * self._evaluation_seconds > self.timer.left():
-            # Not all can be followed to their end: the first one should be what all rows speak for.
-            first = self._best_of_search()
-            if first is not starts[0]:
-                self._pending.insert(0, 0.0)
-                starts.insert(0, first)
-                self._searched = 1
+        if len(starts) * USUAL_EVALUATIONS * self._evaluation_seconds > self.timer.left() and self._has_time_to_climb():
+            self._put_first(self._best_of_search(), starts)
         return starts
+
+    def _put_first(self, theta: FloatArray, starts: list[FloatArray]) -> None:
+        """Where not all starts can be followed to their end, the first one should be what all rows speak for."""
+        known = next((i for i, start in enumerate(starts) if np.array_equal(start, theta)), None)
+        if known == 0:
+            return
+        pending = 0.0
+        if known is None:
+            self._made = 0
+        else:
+            del starts[known]
+            pending = self._pending.pop(known)
+        starts.insert(0, theta)
+        self._pending.insert(0, pending)
+        self._best_of_subset = 1
+
+    def _has_time_to_climb(self) -> bool:
+        """For an evaluation, and the model at the best θ that is computed in the end."""
+        return self.timer.left() - self._last_model_seconds > self._evaluation_seconds
+
+    @property
+    def _last_model_seconds(self) -> float:
+        return self._evaluation_seconds / EVALUATION_FACTORISATIONS
 
     def _climb(self, theta: FloatArray, settings: LBFGSSettings) -> tuple[TrainingEnd, str, int]:
         """L-BFGS from a start: how it ended, details, restarts."""
         self._followed = False
-        last_model = self._evaluation_seconds / EVALUATION_FACTORISATIONS  # that at the best θ is computed in the end
-        if self.timer.left() - last_model <= self._evaluation_seconds:
+        if not self._has_time_to_climb():
             return TrainingEnd.TIME_LIMIT, "", 0
         curvature = self.search.curvature(theta, self.n)
-        left = self.timer.left() - last_model
+        left = self.timer.left() - self._last_model_seconds
         again, before = settings is FINE and bool(self._likelihoods), self.best_lml
         self._steps, self._model = [], None  # the model's memory is needed
         coarse = settings is COARSE
@@ -301,7 +319,7 @@ class ExactTraining:
             self._followed = True  # it leads nowhere
             return TrainingEnd.FAILED, f": {error}", 0
         self._followed = self._is_settled(optimum)
-        if not again:  # the best, once more, agrees with itself
+        if not again and self._number != self._made:  # the best, once more, agrees with itself
             self._likelihoods.append(-optimum.value)
         if self.best_lml > before + (SETTLED * self.n if again else 0.0):
             self._settled = self._followed

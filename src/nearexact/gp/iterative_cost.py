@@ -29,6 +29,7 @@ SWEEP_OPERATIONS = 5.0  # for each row and pair of points, of a value and its gr
 PRODUCT_OPERATIONS = 3.0  # for each pair of rows and each column: two, but not at the speed of large matrix products
 MOST_SPEED = 1e-14  # seconds for an operation, at least
 USUAL_ITERATIONS, USUAL_M = 60.0, 1000  # taken until iterations have been counted
+USUAL_PASS = 8.0  # products of K that take as long as computing it
 ITERATIONS_POWER = 1.3  # iterations fall about with this power of M (kin40k: 1.2 to 1.4)
 MOST_ERROR = 2e-3  # nats per row: four of them are less than the gap that certifies
 # Of the points so far: with far fewer, iterations may be many more than the power says; but where next to none were
@@ -44,7 +45,7 @@ EVALUATION_PASSES, FINISHING_PASSES = 4.0, 2.0
 FINISHING_SWEEPS, VARIANCE_ITERATIONS, WEIGHT_ITERATIONS = 0.6, 0.9, 2.5
 # Times the root of the mean of k(x, x) − q(x, x), divided by s: iterations until weights are usable, and at most those
 # of an evaluation (10 to 26 on kin40k and protein).
-ITERATIONS_BY_NOISE, MOST_BY_NOISE = 10.0, 30.0
+ITERATIONS_BY_NOISE, EVALUATION_BY_NOISE = 10.0, 30.0
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -59,7 +60,7 @@ class EvaluationCost:
     iterations_m: int = USUAL_M  # points with which there were so many iterations
     error_per_row: float = 0.0  # standard error of the estimate with as many points, in nats per row
     is_measured: bool = False  # or else only guessed
-    kernel_pass: float = 8.0  # products that take as long as computing K once
+    kernel_pass: float = USUAL_PASS  # products that take as long as computing K once
 
     @staticmethod
     def tried(kernel: Kernel, X: Tensor, memory: int, clock: Callable[[], float] = time.perf_counter) -> EvaluationCost:
@@ -84,7 +85,7 @@ class EvaluationCost:
 
     def after_sparse(self, m: int, left_over: float, noise_variance: float) -> EvaluationCost:
         """Before the first evaluation, with what a sparse GP leaves of k(x, x): the function may be a smooth one."""
-        iterations = max(MOST_BY_NOISE * math.sqrt(max(left_over, 0.0) / noise_variance), 1.0)
+        iterations = max(EVALUATION_BY_NOISE * math.sqrt(max(left_over, 0.0) / noise_variance), 1.0)
         if self.is_measured or not iterations < self.predicted_iterations(m):
             return self
         return replace(self, iterations=iterations, iterations_m=m)
@@ -180,7 +181,7 @@ def possible_sizes(kernel: Kernel, n: int, n_features: int, memory: int) -> list
 
 
 def iterative_fits(
-    kernel: Kernel, X: Tensor, time_limit: float, memory_limit: MemoryLimit, *, evaluations: float = 10.0
+    kernel: Kernel, X: Tensor, time_limit: float, memory_limit: MemoryLimit, *, evaluations: float
 ) -> bool:
     """Whether so many evaluations of the exact likelihood by conjugate gradients fit into the limits, as predicted.
 

@@ -48,7 +48,7 @@ class Finishing:
         try:
             if model.estimate is not None:
                 self._solve(model, keep)
-            elif not self._tried_to_solve:
+            elif self.plan.sizes and not self._tried_to_solve:
                 self._solve_once(model, keep)
         except TimeIsUpError:
             logger.info("time was up before the model was finished")
@@ -59,7 +59,7 @@ class Finishing:
 
     def _solve(self, model: HeldModel, keep: Keep) -> None:
         started, (m, rows) = self.plan.timer.seconds(), self.plan.finishing(self.plan.timer.left())
-        keep(model.finished(self.workbench.solver(model, m), self.workbench.seed(), rows))
+        keep(model.finished(self.workbench.solver(model, m), self.workbench.new_seed(), rows))
         logger.info(
             "finished with M=%d and %d rows in %.1f s, %.1f predicted", m, rows, self.plan.timer.seconds() - started,
             self.plan.cost.finishing(m, rows),
@@ -70,7 +70,7 @@ class Finishing:
         self._tried_to_solve = True
         timer, cost = self.plan.timer, self.plan.cost
         m = cost.most_points(self.plan.sizes, SELECTING_SHARE * timer.left())
-        solver, seed = self.workbench.solver(model, m), self.workbench.seed()
+        solver, seed = self.workbench.solver(model, m), self.workbench.new_seed()
         sparse = HeldModel.sparse(model.theta, solver.factorisation)
         keep(sparse)
         theta = self._with_enough_noise(model.theta, solver.factorisation)

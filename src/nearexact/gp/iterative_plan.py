@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from dataclasses import replace
 
 from torch import Tensor
 
 from nearexact.gp.budget import Timer
 from nearexact.gp.exact import factorisation_seconds
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import MOST_SPEED, EvaluationCost
+from nearexact.gp.iterative_cost import MOST_SPEED, USUAL_PASS, EvaluationCost
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.neighbours import CALIBRATION_ROWS
+from nearexact.gp.safety import NumericalError
 from nearexact.kernels.base import Kernel
 
 FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays where it is
-MUCH_CHEAPER = 0.7  # of what an evaluation takes: then a climb begins again with other points
+MUCH_CHEAPER = 0.7  # of what it takes with the points at hand: then others are worth being selected
 FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
 FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
-FACTORISATIONS = 6.0  # that there must be time for, to plan one for the end; else there is one if time is left over
+FACTORISATIONS = 2.5  # that there must be time for, to plan one for the end; else there is one if time is left over
+# Iterations of an evaluation, and nats per row between its estimate and the proved bound, up to which a factor would
+# tell hardly more: then time is better spent on θ.
+FEW_ITERATIONS, NO_NEED = 8.0, 0.01
 SLOWER_FACTORISATION = 1.3  # times what is predicted
 OTHER_SHARE = 0.1  # of the time limit, besides a search and a factor
 
@@ -40,17 +46,20 @@ class IterativePlan:
         """What evaluations and factors will take."""
         self.cost = EvaluationCost.tried(kernel, X, memory, self.timer.clock)
         if self._may_factorise:
-            self._factorisation_seconds = factorisation_seconds(kernel, X, y, self.timer.clock)
+            with contextlib.suppress(NumericalError):
+                self._factorisation_seconds = factorisation_seconds(kernel, X, y, self.timer.clock)
             self._factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
 
     def learn_from_sparse(self, model: HeldModel) -> None:
         """How smooth the function is."""
         self.cost = self.cost.after_sparse(model.points, model.left_over, model.posterior.noise_variance)
+        self._factorises &= self.cost.predicted_iterations(self.points()) > FEW_ITERATIONS
 
     def learn(self, objective: IterativeObjective, estimate: Estimate) -> None:
         """From an evaluation."""
         m, error = len(objective.sparse.Z), estimate.standard_error / self.cost.n
         self.cost = self.cost.measured(m, objective.timing.seconds, estimate.iterations, error)
+        self._factorises &= estimate.value - estimate.bounds.lower > NO_NEED * self.cost.n
 
     def points(self) -> int:
         """Of the next climb: as many as make an evaluation cheapest."""
@@ -58,7 +67,8 @@ class IterativePlan:
 
     def is_dear(self, m: int) -> bool:
         """Whether evaluations with another number of points would be much cheaper."""
-        return self.cost.predicted(self.points()) <= MUCH_CHEAPER * self.cost.predicted(m)
+        cost = replace(self.cost, kernel_pass=USUAL_PASS)  # a clock decides nothing
+        return cost.predicted(self.points()) <= MUCH_CHEAPER * cost.predicted(m)
 
     def climbing_seconds(self, *, is_first: bool) -> float:
         """What there must be time for before a climb begins."""
@@ -82,6 +92,8 @@ class IterativePlan:
         m, rows = held, 0
         for rows in (*CALIBRATION_ROWS, 0):
             m = min(sizes, key=lambda m: self.cost.finishing(m, rows))
+            if self.cost.finishing(m, rows) > MUCH_CHEAPER * self.cost.finishing(held, rows):
+                m = held  # others have to be selected first, and K is computed again
             if self.cost.finishing(m, rows) <= seconds:
                 break
         return m, rows

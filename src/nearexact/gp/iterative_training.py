@@ -20,6 +20,7 @@ import numpy as np
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer
+from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.exact import exact_memory
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import possible_sizes
@@ -98,7 +99,7 @@ class IterativeTraining:
     ) -> None:
         self.X, self.y = as_training_data(X, y)
         self.row_noise = check_noise(row_noise, self.X)
-        self.layout, self.numerics = ParameterLayout(kernel, self.X.shape[1], numerics), numerics
+        self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
         self.n, self.memory = len(self.y), memory_budget(memory_limit, self.X.device)
         n_features = self.layout.kernel.features(self.X[:1], self.X[0]).shape[1]
         sizes = possible_sizes(self.layout.kernel, self.n, n_features, self.memory)
@@ -251,8 +252,15 @@ class IterativeTraining:
                 seconds = self._plan.seconds_before_factor(LONGER_SEARCH_SHARE * limit)
             self.search.timer.time_limit = seconds
 
-    def _climb(self, number: int, *, may_begin_again: bool = True) -> OptimiserEnd:
-        """L-BFGS with points selected for the present θ, and new probes."""
+    def _climb(self, number: int) -> OptimiserEnd:
+        """L-BFGS with points selected for the present θ, and new probes; again, if others are much cheaper."""
+        try:
+            return self._climb_with_points(number, may_begin_again=True)
+        except _OtherPointsError:
+            pass  # only now nobody holds the first points' matrices any more
+        return self._climb_with_points(number, may_begin_again=False)
+
+    def _climb_with_points(self, number: int, *, may_begin_again: bool) -> OptimiserEnd:
         theta, self._gain = self._held().theta, math.nan
         self._tried = self._plan.points()
         self.timer.require(self._plan.climbing_seconds(is_first=number == 0))
@@ -290,8 +298,6 @@ class IterativeTraining:
             reason, self._restarts = optimum.reason, optimum.restarts
         except _OnlyNoiseLeftError:
             reason = OptimiserEnd.CONVERGED
-        except _OtherPointsError:
-            return self._climb(number, may_begin_again=False)
         if reason not in (OptimiserEnd.MAX_ITERATIONS, OptimiserEnd.TIME_LIMIT, OptimiserEnd.FAILING):
             self._gain = best[-1] - best[0]
         return reason
@@ -309,7 +315,8 @@ class IterativeTraining:
         )  # fmt: skip
         if is_first or estimate.value > self._held().value:  # estimates with other probes cannot be compared
             self._keep(HeldModel.estimated(np.array(theta), estimate, self.X, self.y, self.row_noise))
-            objective.most_iterations = max(MORE_ITERATIONS * estimate.iterations, FEW_ITERATIONS)
+            most = max(MORE_ITERATIONS * estimate.iterations, FEW_ITERATIONS)
+            objective.most_iterations = min(most, MOST_ITERATIONS)
         return -estimate.value, -self.layout.gradient(theta, gradients, by_noise), estimate.standard_error
 
     # ---- the record ------------------------------------------------------------------------------------------------

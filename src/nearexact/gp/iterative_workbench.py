@@ -59,7 +59,7 @@ class Workbench:
         """Those of the present objective."""
         return Repairs() if self.objective is None else replace(self.objective.repairs)
 
-    def seed(self) -> int:
+    def new_seed(self) -> int:
         """Another one, each time."""
         return int(self.random.integers(2**31))
 
@@ -92,7 +92,7 @@ class Workbench:
             kernel,
             self.X,
             m,
-            seed=self.seed(),
+            seed=self.new_seed(),
             between_blocks=self.timer.check,
             numerics=self.layout.numerics,
         ).indices
@@ -101,12 +101,14 @@ class Workbench:
 
     def solver(self, model: HeldModel, m: int) -> ModelSolver:
         """For a model, with its own points or with more of them."""
+        own = model.posterior.inducing_points
         if m > model.points:
-            self.with_new_points(model.theta, m)
-        elif self.objective is None:
-            self._with_points(model.theta, model.posterior.inducing_points)
-        objective = self.objective
-        assert objective is not None
+            objective = self.with_new_points(model.theta, m)
+        elif self.objective is not None and torch.equal(self.objective.sparse.Z, own):
+            objective = self.objective
+        else:
+            self.release()
+            objective = self._with_points(model.theta, own)
         theta = self.layout.unpack(model.theta)
         return ModelSolver(objective.sparse, *theta, objective.product, self.timer.check, in_full=objective.in_full)
 
@@ -132,7 +134,7 @@ class Workbench:
             self.y,
             Z,
             row_noise=self.row_noise,
-            seed=self.seed(),
+            seed=self.new_seed(),
             memory_limit=self.memory - held_memory(len(Z)),
             check=self._check,
             clock=self.timer.clock,

@@ -31,6 +31,7 @@ NEAREST = 128  # rows that a tested one is predicted from
 ROWS_AT_ONCE = 64
 MOST_COMPARED = 6  # optima: those of the last subset, then those of smaller ones
 NOISES = tuple(10.0 ** (0.5 * power) for power in range(-9, 1))  # that are tried besides an optimum's own
+NEARLY_EQUAL = 1e-3  # variance of the difference of two rows' functions, relative to that of y, or less than the noise
 SHARE_OF_TIME = 0.05  # of the time limit, for all comparisons
 CLEARLY = 0.05  # nats per row by which another θ must be better than the best one of the subset
 
@@ -54,8 +55,9 @@ def best_with_all_rows(
         kernel, own_noise = layout.unpack(optimum.theta)
         noise, density = best_noise(kernel, own_noise, X, y, row_noise)
         if density > highest + (CLEARLY if highest > -math.inf else 0.0):
-            theta = optimum.theta if noise == own_noise else layout.pack(kernel, noise)
-            best, highest = theta if layout.bounds is None else np.clip(theta, *layout.bounds), density
+            theta = layout.pack(kernel, noise)
+            within = theta if layout.bounds is None else np.clip(theta, *layout.bounds)
+            best, highest = optimum.theta if noise == own_noise else within, density
     if best is not optima[0].theta:
         logger.info("with all rows another θ is better: %.3g nats per row given the nearest", highest)
     return best
@@ -103,7 +105,7 @@ def noise_between_pairs(
         s = torch.as_tensor(noise_variances(row_noise, noise), dtype=X.dtype, device=X.device).expand(len(X))
         return s[first] + s[second]
 
-    near = between <= of_noise(own_noise)
+    near = between <= of_noise(own_noise).clamp_(min=NEARLY_EQUAL)
 
     def likelihood(noise: float) -> float:
         variance = (between + of_noise(noise))[near]

@@ -72,6 +72,8 @@ def _quality(record: Record) -> Conclusion:
         return answer("no clear gain over the mean", "open", f"{errors} The difference may be chance.")
     if _lead(linear) < CLEAR_LEAD:
         return answer("a linear model does as well", "open", f"{errors} The difference may be chance.")
+    if _lead(mean) < CLEAR_LEAD:  # ranks are no praise
+        return answer("no clear gain over the mean", "open", f"{errors} The difference may be chance.")
     return answer("better than a linear model", "good", errors)
 
 

@@ -6,7 +6,6 @@ By conjugate gradients the likelihood of the exact GP is only estimated: the tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from nearexact.bench.methods.gpr import GPR
 from nearexact.bench.methods.gpr_iterative import IterativeGPR
 from nearexact.bench.methods.kernel_option import DEFAULT, kernel_name
 from nearexact.bench.methods.sgpr import SGPR
-from nearexact.bench.protocol import Method, Report, Task
+from nearexact.bench.protocol import Report, Task
 from nearexact.gp import ExactObjective, ExactPosterior, SparsePosterior
 from nearexact.gp.affordable import affordable_method
 from nearexact.gp.schedule import SCHEDULE
@@ -36,22 +35,22 @@ class NearExact:
         self.max_inducing, self.kernel = max_inducing, kernel_name(kernel)
 
     def run(self, task: Task, report: Report) -> None:
-        method_ = self.way(task)
-        methods: dict[str, Method] = {
-            "cholesky": GPR(self.kernel),
-            "iterative": IterativeGPR(self.kernel),
-            "sparse": SGPR(max_inducing=self.max_inducing, kernel=self.kernel, ends_near_exact=True),
-        }
+        way = self.way(task)
 
         def with_bound(predict: Any, *, elbo: Any = None, **values: Any) -> None:
             """What this method reports as `elbo` is a bound; an estimate has a column of its own."""
-            report(predict, elbo=values.get("lower_bound"), estimate=elbo, method_=method_, **values)
+            report(predict, elbo=values.get("lower_bound"), estimate=elbo, **values)
 
-        reported: Callable[..., None] = with_bound if method_ == "iterative" else partial(report, method_=method_)
-        methods[method_].run(task, reported)
+        if way == "iterative":
+            IterativeGPR(self.kernel).train(task, with_bound, max_inducing=self.max_inducing, factorises=True)
+        elif way == "cholesky":
+            GPR(self.kernel).run(task, partial(report, method_=way))
+        else:
+            sparse = SGPR(max_inducing=self.max_inducing, kernel=self.kernel, ends_near_exact=True)
+            sparse.run(task, partial(report, method_=way))
 
     def way(self, task: Task) -> str:
-        """The estimator's `method_`: another way to train is another answer here, and another entry above."""
+        """Of "cholesky", "iterative" and "sparse", that which the estimator takes."""
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
         kernel = as_kernel(named_kernel(self.kernel), X.shape[1])
         return affordable_method(kernel, X, y, task.budget_seconds, task.memory_limit)
