@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import rankdata
 
 from nearexact.baselines import fit_constant, fit_linear
 from nearexact.bench import metrics
@@ -108,6 +107,8 @@ def _leads(squares: FloatArray, others: FloatArray) -> tuple[float | None, float
 
     The second is Wilcoxon's signed rank statistic.
     """
+    from scipy.stats import rankdata  # here, since importing it takes long, and commands should answer at once
+
     differences = np.ravel(others - squares)
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
     if not spread > 0.0:
