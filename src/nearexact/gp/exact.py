@@ -27,6 +27,7 @@ TRIAL_WORK = 10**8  # of the kernel matrix of the trial: its rows, squared, time
 TRIAL_ROWS = 1000  # an evaluation of which tells what one of all rows costs
 TRIALS = 3
 CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
+SLOWER_FACTORISATION = 1.3  # times what is predicted, or the last one has taken: what is kept for one
 
 
 class ExactObjective:

@@ -15,7 +15,7 @@ import numpy as np
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
-from nearexact.gp.exact import TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
+from nearexact.gp.exact import SLOWER_FACTORISATION, TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, left_to_gain, until_settled
 from nearexact.gp.nearest_density import best_with_all_rows
@@ -39,9 +39,8 @@ SEARCH_SHARE = 0.4  # of the time limit, at most
 EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
 FEW_EVALUATIONS = 3.0  # with less time than for so many after the search, L-BFGS gets nowhere
 USUAL_EVALUATIONS = 30.0  # until a start was followed to its end
-# Times what a factorisation is predicted to take, or has taken: what is kept for the last one; and with less time than
-# this there is only one, at what the search has found.
-SLOWER_FACTORISATION, TWO_FACTORISATIONS = 1.3, 3.0
+# Times what a factorisation is predicted to take: with less time there is only one, at what the search has found.
+TWO_FACTORISATIONS = 3.0
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from nearexact.gp.budget import Timer
-from nearexact.gp.exact import factorisation_seconds
+from nearexact.gp.exact import SLOWER_FACTORISATION, factorisation_seconds
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import MOST_SPEED, USUAL_PASS, EvaluationCost
 from nearexact.gp.iterative_model import HeldModel
@@ -25,7 +25,6 @@ FACTORISATIONS = 2.5  # that there must be time for, to plan one for the end; el
 # Iterations of an evaluation, and nats per row between its estimate and the proved bound, up to which a factor would
 # tell hardly more: then time is better spent on θ.
 FEW_ITERATIONS, NO_NEED = 8.0, 0.01
-SLOWER_FACTORISATION = 1.3  # times what is predicted
 OTHER_SHARE = 0.1  # of the time limit, besides a search and a factor
 
 
