@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from nearexact.gp import affordable
-from nearexact.gp.affordable import affordable_method
-from nearexact.gp.exact import exact_memory
+from nearexact.gp.affordable import affordable_method, exact_fits
+from nearexact.gp.exact import ExactObjective, evaluation_seconds, exact_memory
 from nearexact.kernels import SquaredExponential
 from tests.problems import standardised
 
@@ -27,6 +28,35 @@ def test_one_factor_is_taken_where_nothing_better_fits_and_it_does(monkeypatch: 
     assert [affordable_method(KERNEL, X, y, limit, None) for limit in (1.5, 1.7)] == ["sparse", "cholesky"]
     memory = exact_memory(KERNEL, len(X))
     assert [affordable_method(KERNEL, X, y, 9.0, limit) for limit in (memory - 1, memory)] == ["sparse", "cholesky"]
+
+
+def test_few_evaluations_are_enough_where_conjugate_gradients_save_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of evaluations of a second 16 are always enough, ten if conjugate gradients take at least half a second."""
+    X, y = (torch.tensor(values) for values in standardised(1200))
+    monkeypatch.setattr(affordable, "evaluation_seconds", lambda *_, **__: 1.0)
+    for seconds, expected in ((0.6, [False, True, True]), (0.4, [False, False, True])):
+        monkeypatch.setattr(affordable, "rough_evaluation_seconds", lambda *_, seconds=seconds: seconds)
+        assert [exact_fits(KERNEL, X, y, limit, None) for limit in (9.0, 12.0, 17.0)] == expected
+    assert not exact_fits(KERNEL, X, y, math.inf, exact_memory(KERNEL, len(X)) - 1)
+
+
+def test_more_rows_are_tried_where_few_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of an evaluation grows less than with N³ at first, so that few rows promise too much of it."""
+    X, y = (torch.tensor(values) for values in standardised(2000))
+    tried: list[int] = []
+    original = ExactObjective.value_and_gradient
+
+    def counted(self: ExactObjective, *theta: Any) -> Any:
+        tried.append(len(self.X))
+        return original(self, *theta)
+
+    monkeypatch.setattr(ExactObjective, "value_and_gradient", counted)
+    evaluation_seconds(KERNEL, X, y, little=math.inf, much=math.inf)
+    assert max(tried) == 1000
+    evaluation_seconds(KERNEL, X, y, little=0.0, much=0.0)
+    assert max(tried) == 1000
+    evaluation_seconds(KERNEL, X, y, little=0.0, much=math.inf)
+    assert max(tried) == 2000
 
 
 def test_one_solution_is_taken_where_no_factor_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,7 @@ from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.row_noise import RowNoise, check_noise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs, jittered_cholesky
 from nearexact.kernels.base import Kernel, Tensors, add_to
-from nearexact.limits import memory_budget
-from nearexact.typing import FloatArray, MemoryLimit
+from nearexact.typing import FloatArray
 from nearexact.validation import as_training_data
 
 SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its factor, and a copy of that
@@ -123,22 +122,26 @@ def exact_memory(kernel: Kernel, n: int) -> int:
     return 8 * (SQUARE_ARRAYS * n * n + chunk)
 
 
-def exact_fits(
-    kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_limit: MemoryLimit, *, evaluations: float = 10.0
-) -> bool:
-    """Whether so many evaluations with all rows fit into the limits, as predicted from one with fewer rows."""
-    n = len(y)
-    if exact_memory(kernel, n) > memory_budget(memory_limit, X.device):
-        return False
-    rows = _trial_rows(X)
-    objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
-    try:
-        objective.value_and_gradient(kernel, TRIAL_NOISE)  # the first one is slower
-        started = time.perf_counter()
-        objective.value_and_gradient(kernel, TRIAL_NOISE)
-    except NumericalError:
-        return n == rows
-    return evaluations * (time.perf_counter() - started) * (n / rows) ** 3 <= time_limit or n == rows
+def evaluation_seconds(kernel: Kernel, X: Tensor, y: Tensor, *, little: float, much: float) -> float:
+    """What an evaluation with all rows may take, as predicted from one with fewer rows.
+
+    It grows with N³ only where rows are many: before that, most of its time grows with N² or less. So more rows are
+    tried where the fewer ones do not tell whether it takes `little`, or `much`.
+    """
+    seconds = math.inf
+    for rows in _trial_sizes(X):
+        objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
+        try:
+            objective.value_and_gradient(kernel, TRIAL_NOISE)  # the first one is slower
+            started = time.perf_counter()
+            objective.value_and_gradient(kernel, TRIAL_NOISE)
+        except NumericalError:
+            break
+        trial, growth = time.perf_counter() - started, len(X) / rows
+        seconds = trial * growth**3
+        if seconds <= little or trial * growth**2 > much:
+            break
+    return seconds
 
 
 def factorisation_seconds(kernel: Kernel, X: Tensor, y: Tensor, clock: Callable[[], float]) -> float:
@@ -167,3 +170,9 @@ def _fastest(call: Callable[[], object], clock: Callable[[], float]) -> float:
 
 def _trial_rows(X: Tensor) -> int:
     return min(len(X), TRIAL_ROWS, max(int(math.sqrt(TRIAL_WORK / X.shape[1])), FEWEST_TRIAL_ROWS))
+
+
+def _trial_sizes(X: Tensor) -> list[int]:
+    """Numbers of rows to try one after the other: twice as many tell more, and take eight times as long."""
+    rows = _trial_rows(X)
+    return [rows] if 2 * rows > len(X) else [rows, 2 * rows]

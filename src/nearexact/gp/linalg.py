@@ -105,8 +105,9 @@ def add_product(b: Tensor, V: Tensor, y: Tensor) -> None:
 
 
 def solve_columns(L: Tensor, b: Tensor) -> Tensor:
-    """(LLᵀ)⁻¹b for a vector, or for several columns."""
-    return torch.cholesky_solve(as_columns(b), L).view_as(b)
+    """(LLᵀ)⁻¹b for a vector, or for several columns: LAPACK's own solve would copy L first."""
+    half = torch.linalg.solve_triangular(L, as_columns(b), upper=False)
+    return torch.linalg.solve_triangular(L.T, half, upper=True).view_as(b)
 
 
 def cholesky_log_det(L: Tensor) -> Tensor:
