@@ -106,8 +106,9 @@ def add_product(b: Tensor, V: Tensor, y: Tensor) -> None:
 
 def solve_columns(L: Tensor, b: Tensor) -> Tensor:
     """(LLᵀ)⁻¹b for a vector, or for several columns: LAPACK's own solve would copy L first."""
-    half = torch.linalg.solve_triangular(L, as_columns(b), upper=False)
-    return torch.linalg.solve_triangular(L.T, half, upper=True).view_as(b)
+    half: Tensor = torch.linalg.solve_triangular(L, as_columns(b), upper=False)
+    whole: Tensor = torch.linalg.solve_triangular(L.T, half, upper=True)
+    return whole.view_as(b)
 
 
 def cholesky_log_det(L: Tensor) -> Tensor:

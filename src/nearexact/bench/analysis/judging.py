@@ -33,7 +33,7 @@ from nearexact.bench.analysis.hyperparameters import (
 )
 from nearexact.bench.analysis.points import EVIDENCE, KEY, RunKey, last_at, run_positions
 from nearexact.bench.analysis.results import Results, Size
-from nearexact.certificate import CONVERGED_STEPS, NEAR_EXACT, confirm, judge
+from nearexact.certificate import CONVERGED_STEPS, NEAR_EXACT, STANDARD_ERRORS, Estimate, confirm, judge, judge_estimate
 from nearexact.noise_only import NOISE_MARGIN, explains_nothing
 
 NO_RESULT, BASELINE = "no result", "baseline"
@@ -94,7 +94,9 @@ class _Verdicts:
         for key in with_evidence:
             self.judged[key] = self._by_milestones(key)
             if self.judged[key].verdict in NEAR_EXACT:
-                self._add_value(key, lower_bounds(self.milestones[key])[-1])
+                estimate = recorded_estimate(self.milestones[key].iloc[-1])
+                lower = lower_bounds(self.milestones[key])[-1]
+                self._add_value(key, lower if estimate is None else estimate.value)
         for key in [key for key, curve in self.curves.items() if key not in self.judged and _is_exact(curve)]:
             lml = float(self.curves[key]["elbo"].iloc[-1])
             if self._has_trained(key) and not self._objection(key, lml):
@@ -133,23 +135,34 @@ class _Verdicts:
         assert size.n is not None
         grows, has_evidence = self._grows(key, ends), _has_evidence(ends)
         elbo, lower, upper = ends["elbo"].tolist(), lower_bounds(ends), ends["upper_bound"].tolist()
+        estimates = [recorded_estimate(end) for _, end in ends.iterrows()]
+        reached = [
+            low if estimate is None else at_least(estimate) for low, estimate in zip(lower, estimates, strict=True)
+        ]
         at_theta, verdicts, steps = [], [], []  # the steps are the ELBOs of complete stages
         for k, complete in enumerate(ends["complete"]):
             steps += [elbo[k]] if complete and grows else []
-            own = {"elbo": elbo[k], "parameters": size.parameters}
-            at_theta.append(judge(lower[k], upper[k], steps, size.noise_only, size.n, **own))
+            estimate, evidence = estimates[k], recorded_evidence(ends.iloc[k])
+            own, parameters = elbo[k] if estimate is None else estimate.value, size.parameters
+            at_theta.append(judge(lower[k], upper[k], steps, size.noise_only, size.n, elbo=own, parameters=parameters))
             verdict = at_theta[k]
             if has_evidence:
-                verdict = confirm(verdict, lower[k], size.n, recorded_evidence(ends.iloc[k]))
+                verdict = confirm(verdict, lower[k], size.n, evidence)
             if verdict == "certified" and not grows and upper[k] == lower[k]:
                 verdict = "exact"
-            proved_against = verdict in NEAR_EXACT and self._objection(key, lower[k])
+            if estimate is not None and verdict not in NEAR_EXACT:  # as the estimator judges itself
+                error = float(ends["mean_error"].iloc[k])
+                if judge_estimate(estimate, size.noise_only, size.n, evidence, error) == "exact":
+                    at_theta[k] = verdict = "exact"
+            proved_against = verdict in NEAR_EXACT and self._objection(key, reached[k])
             verdicts.append("not reached" if proved_against else verdict)
         basis = "its own bounds and the steps up in M" if grows else "its own bounds"
+        if at_theta[-1] == "exact":
+            basis = "its own estimate and how far its means may be off"
         evidence = recorded_evidence(ends.iloc[-1])
         words = NOT_LOOKED if evidence is None else in_short(evidence, size.n)
         if at_theta[-1] in NEAR_EXACT:
-            against = self._objection(key, lower[-1])
+            against = self._objection(key, reached[-1])
             if against:
                 basis = against
             elif has_evidence:
@@ -255,9 +268,26 @@ def _judged_milestones(results: Results) -> list[tuple[RunKey, pd.DataFrame]]:
 
 
 def lower_bounds(ends: pd.DataFrame) -> list[float]:
-    """The best lower bound on the log marginal likelihood at each point: the ELBO where no better one was recorded."""
-    bounds: list[float] = np.fmax(ends["lower_bound"].to_numpy(), ends["elbo"].to_numpy()).tolist()
+    """The best lower bound on the log marginal likelihood at each point: the ELBO where no better one was recorded.
+
+    What has a standard error is an estimate and proves nothing.
+    """
+    elbo = ends["elbo"].where(ends["standard_error"].isna()).to_numpy()
+    bounds: list[float] = np.fmax(ends["lower_bound"].to_numpy(), elbo).tolist()
     return bounds
+
+
+def at_least(estimate: Estimate) -> float:
+    """What the likelihood is with next to no doubt."""
+    return estimate.value - STANDARD_ERRORS * estimate.standard_error
+
+
+def recorded_estimate(point: Any) -> Estimate | None:
+    """The likelihood of an exact GP by conjugate gradients, with its standard error; None of any other model."""
+    value = point["elbo"] if math.isnan(point["estimate"]) else point["estimate"]
+    if not (math.isfinite(value) and math.isfinite(point["standard_error"]) and math.isfinite(point["mean_error"])):
+        return None
+    return Estimate(float(value), float(point["standard_error"]))
 
 
 def training_had_ended(curve: pd.DataFrame, status: str, size: Size) -> bool:

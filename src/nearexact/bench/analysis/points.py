@@ -25,7 +25,10 @@ RunKey = tuple[str, str, int]  # the values of KEY
 KEY = ["dataset", "method", "seed"]
 COVERAGE = [f"coverage_{level}" for level in COVERAGE_LEVELS]
 EVIDENCE = [f"evidence_{part.name}" for part in fields(Evidence)]  # what speaks for θ
-OPTIONAL_NUMBERS = ["crps", *COVERAGE, *EVIDENCE, "scheduled_m", "lower_bound", "exact_lml"]
+# Of an exact GP by conjugate gradients: its likelihood with a standard error, and how far means may be off, in standard
+# deviations of the noise. A method whose `elbo` is the estimate need not record it again.
+ESTIMATE = ["estimate", "standard_error", "mean_error"]
+OPTIONAL_NUMBERS = ["crps", *COVERAGE, *EVIDENCE, *ESTIMATE, "scheduled_m", "lower_bound", "exact_lml"]
 # How `stopped` starts in traces whose milestones do not say with booleans whether their stage counts.
 CUT_SHORT = ("time limit", "interrupted")
 NOT_COMPLETE = (*CUT_SHORT, "failed", "no better than a smaller M")

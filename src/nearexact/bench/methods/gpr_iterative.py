@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nearexact.bench.methods.kernel_option import DEFAULT, kernel_name
-from nearexact.bench.methods.sgpr import Predictor, common_to_stages, training_data
+from nearexact.bench.methods.sgpr import Predictor, common_to_stages, figures_of, training_data
 from nearexact.bench.protocol import Report, Task
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.gp import ExactPosterior, Progress, SparsePosterior, Stage
@@ -49,7 +49,10 @@ class IterativeGPR:
 
         def after_stage(stage: Stage, posterior: SparsePosterior | IterativePosterior | ExactPosterior) -> None:
             predict = Predictor(lambda: posterior, self.kernel)
-            reported(predict, milestone=True, preconditioner_m=stage.m, **common_to_stages(stage))
+            shared = {**common_to_stages(stage), **figures_of(training.evidence())}
+            if isinstance(posterior, IterativePosterior):
+                shared["mean_error"] = posterior.mean_error
+            reported(predict, milestone=True, preconditioner_m=stage.m, **shared)
 
         training = IterativeTraining(
             named_kernel(self.kernel),
