@@ -14,7 +14,7 @@ from nearexact.bench.analysis import published, results, verdicts
 from nearexact.bench.analysis.hyperparameters import NOBODY_LOOKED, recorded_evidence
 from nearexact.bench.analysis.results import Size
 from nearexact.bench.store import RunStatus
-from nearexact.certificate import CERTIFIED_GAP, FEWEST_AGREEING, confirm, judge
+from nearexact.certificate import CERTIFIED_GAP, FEWEST_AGREEING, Estimate, confirm, judge, judge_estimate
 from nearexact.evidence import Evidence
 from tests.bench.synthetic import (
     NOISE,
@@ -207,6 +207,39 @@ def test_a_run_with_evidence_is_judged_as_an_estimator_is(rows: int, agreeing: i
     expected = confirm(judge(lml, lml + 0.004 * N, [lml], NOISE, N, parameters=4), lml, N, found)
     assert judged["sgpr"] == expected
     assert judged["gpr"] == ("exact" if expected == "certified" else expected)
+
+
+@settings(max_examples=40)
+@given(st.floats(0.0, 0.005 * N), st.floats(0.0, 0.02), st.integers(0, 3), st.floats(0.0, 0.02))
+def test_an_estimate_is_judged_as_the_estimator_judges_its_own(
+    error: float, mean_error: float, agreeing: int, gain: float
+) -> None:
+    """Whether it is recorded as `elbo` or beside a proved bound; the proved bounds alone are too far apart."""
+    value, lower, upper = 300.0, 200.0, 320.0
+    found = Evidence(N, 9, agreeing, gain, value)
+    point = {"milestone": True, "elapsed": 1.0, "lower_bound": lower, "upper_bound": upper, "standard_error": error}
+    point |= {"mean_error": mean_error, **evidence(rows=N, agreeing=agreeing, gain=gain, likelihood=value)}
+    table = points([
+        point | {"method": "gpr-iterative", "elbo": value},
+        point | {"method": "nearexact", "elbo": lower, "estimate": value},
+    ])  # fmt: skip
+    judged = verdicts.run_verdicts(as_results(table)).set_index("method")
+    expected = judge_estimate(Estimate(value, error), NOISE, N, found, mean_error)
+    assert judged["verdict"].to_dict() == {"gpr-iterative": expected, "nearexact": expected}
+    assert judged["gap_per_point"].to_list() == [(upper - lower) / N] * 2  # what is proved
+
+
+def test_an_estimate_proves_nothing() -> None:
+    """Not even next to a proved upper bound, and not against others."""
+    point = {"milestone": True, "elapsed": 1.0, "upper_bound": 301.0, "standard_error": 50.0, "mean_error": 0.0}
+    point |= {"lower_bound": 100.0, **evidence(rows=N, gain=0.0, likelihood=300.0)}
+    table = points([
+        point | {"method": "gpr-iterative", "elbo": 300.0},
+        {"milestone": True, "elapsed": 1.0, "method": "gpr", "elbo": 250.0, "upper_bound": 250.0}
+        | evidence(rows=N, gain=0.0, likelihood=250.0),
+    ])  # fmt: skip
+    judged = verdicts.run_verdicts(as_results(table)).set_index("method")["verdict"]
+    assert judged.to_dict() == {"gpr-iterative": "not reached", "gpr": "exact"}
 
 
 def test_what_cannot_be_evidence_is_none() -> None:

@@ -6,7 +6,10 @@ import pytest
 
 from nearexact.bench import methods
 from nearexact.bench.analysis.families import ESTIMATES, is_lower_bound, ordered
+from nearexact.bench.analysis.hyperparameters import recorded_evidence
+from nearexact.bench.analysis.points import EVIDENCE
 from nearexact.bench.datasets import load_split
+from nearexact.certificate import NEGLIGIBLE_ERROR
 from nearexact.gp import gpr_objective
 from nearexact.kernels import SquaredExponential
 from tests.bench.helpers import Notes, task
@@ -31,6 +34,14 @@ def test_it_reports_an_estimate_with_its_error_near_the_exact_likelihood(notes: 
     mean, variance = last["predict"](data.X_test)
     assert mean.shape == variance.shape == data.y_test.shape
     assert (variance > last["noise_variance"]()).all()
+
+
+def test_milestones_say_what_speaks_for_the_hyperparameters_and_how_far_means_are_off(notes: Notes) -> None:
+    last = notes.calls[-1]
+    recorded = recorded_evidence({name: last[name] for name in EVIDENCE})
+    assert recorded is not None
+    assert recorded.starts >= recorded.agreeing >= 1
+    assert 0.0 <= last["mean_error"] <= NEGLIGIBLE_ERROR
 
 
 def test_flops_never_fall(notes: Notes) -> None:
