@@ -137,6 +137,34 @@ def test_what_a_subset_was_too_short_of_time_for_is_not_forgotten() -> None:
         assert any(np.array_equal(theta, candidate.theta) for candidate in cut.candidates)
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_the_best_can_be_climbed_from_on_the_largest_subset_alone(rounds: int) -> None:
+    """Whether there was a round on it or not; nobody says that the others were followed there."""
+    X, y = standardised(1000)
+    search = Search(SquaredExponential(), X, y, seed=0, polishes=False)
+    sizes = search.sizes
+    search.sizes = sizes[:rounds]
+    search.run()
+    search.sizes = sizes
+    if rounds == 2:  # as if its best had been cut short
+        theta = search.candidates[0].theta + 0.1
+        value, _ = search.objective(sizes[-1])(theta)
+        search.candidates[0] = replace(search.candidates[0], theta=theta, likelihood=-value)
+    before, known = search.candidates[0], len(search.candidates)
+    search.polish(60.0)
+    best, last = search.candidates[0], search.rounds[-1]
+    value, gradient = search.objective(sizes[-1])(best.theta)
+    assert (last.rows, last.settled, last.finished) == (sizes[-1], True, rounds == 2)
+    assert best.likelihood == last.likelihoods[0] == pytest.approx(-value, abs=1e-6)
+    assert best.likelihood > -search.objective(sizes[-1])(before.theta)[0]
+    assert np.abs(gradient).max() < 0.05 * np.abs(search.objective(sizes[-1])(before.theta)[1]).max()
+    assert len(search.candidates) == known
+    assert search.is_complete == (rounds == 2)
+    again = search.candidates[0]
+    search.polish(60.0)
+    assert search.candidates[0] is again  # nothing is left to do
+
+
 def test_starts_that_all_fail_leave_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise NumericalError("no start can be computed")

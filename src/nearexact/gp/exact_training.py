@@ -41,6 +41,9 @@ FEW_EVALUATIONS = 3.0  # with less time than for so many after the search, L-BFG
 USUAL_EVALUATIONS = 30.0  # until a start was followed to its end
 # Times what a factorisation is predicted to take: with less time there is only one, at what the search has found.
 TWO_FACTORISATIONS = 3.0
+# Of what is left after the search, at most, where that is too little to follow a start with all rows to its end: a step
+# with half of the rows takes a sixth of the time, and most of the way is the same.
+POLISHING_SHARE = 0.3
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done
@@ -181,6 +184,8 @@ class ExactTraining:
         self.objective.release()
         if not in_a_hurry:
             self._search_for(self.search_limit - self.timer.seconds())
+            if USUAL_EVALUATIONS * self._evaluation_seconds > self.timer.left():
+                self.search.polish(POLISHING_SHARE * self.timer.left())
             return
         # No time to climb with all rows: all of it for the search, and one look at what that has found. What training
         # started from is kept where it is better: it may come from a larger subset.

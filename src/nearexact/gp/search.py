@@ -41,7 +41,7 @@ from nearexact.gp.starts import (
     with_all_inputs,
     with_less_influence,
 )
-from nearexact.gp.subsets import GROWTH, subset_order, subset_sizes
+from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray
 
@@ -64,6 +64,9 @@ CURVATURE_SHARE = 0.1  # of the time limit, at most
 # Evaluations on each larger subset that the best of a subset must have time for before others have theirs; but not more
 # than this share of the time that is left when a subset begins: many starts are what finds the right optimum.
 LEADER_EVALUATIONS, LEADER_SHARE = 12, 0.5
+FEWEST_EVALUATIONS = 5.0  # with a subset: with less time it is not begun
+# Evaluations of subsets take time with about this power of their rows; with the third one only where rows are many.
+COST_POWER = 2.4
 POLISH = LBFGSSettings(max_iterations=200, ftol=1e-8)
 ENDED = (OptimiserEnd.CONVERGED, OptimiserEnd.CALLBACK, OptimiserEnd.NO_FURTHER_STEP)  # where a start leads to
 
@@ -171,9 +174,42 @@ class Search:
     def run(self) -> None:
         """Go through the subsets while there is time."""
         for position, rows in enumerate(self.sizes):
-            if position and (not self.rounds or self.timer.left() < self._predicted_seconds()):
+            if position and (not self.rounds or self.timer.left() < FEWEST_EVALUATIONS * self._seconds_of(rows)):
                 break
             self._round(rows, self._first_starts() if position == 0 else self._next_starts(rows))
+
+    def polish(self, seconds: float) -> None:
+        """Climb from the best on the largest subset, for so long at most, where all rows are too dear for many steps.
+
+        Others are not tried there; if there was no time for a round on it, they go on as what may still win.
+        """
+        if not self.rounds or self.rounds[-1].settled:
+            return
+        started, rows = self.timer.seconds(), self.sizes[-1]
+        objective, last = self.objective(rows), self.rounds[-1]
+        if last.rows == rows:
+            before = self.candidates[0].likelihood
+            evaluations, settled = self._polished(objective, seconds)
+            best = self.candidates[0].likelihood
+            climbed = replace(last, likelihoods=(best, *last.likelihoods[1:]), settled=settled)
+            climbed = replace(climbed, evaluations=last.evaluations + evaluations)
+            is_other = best - before > AGREEMENT * rows  # than what starts have agreed on
+            self.rounds[-1] = replace(climbed, support=climbed.own_support) if is_other else climbed
+            return
+        leader, *others = self.carried()
+        start = leader.theta, self.curvature(leader.theta, rows)
+        try:
+            optimum = self._minimise(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
+        except NumericalError as error:
+            logger.debug("the best could not be climbed from on %d rows: %s", rows, error)
+            return
+        self.earlier += [leader, *others]
+        self._waiting = [(other.theta, (leader.likelihood - other.likelihood) / last.rows) for other in others]
+        tried = _Tried(rows, finished=False)
+        self._compare(tried, start, optimum)
+        tried.finished = False
+        self._keep_untried(rows)
+        self._record(tried, optimum.reason in ENDED, self.timer.seconds() - started)
 
     @property
     def is_complete(self) -> bool:
@@ -196,8 +232,7 @@ class Search:
             return None
         as_one = int(wanted_rows / (len(theta) + 1) ** (1.0 / 3.0))
         rows = min(self.rounds[-1].rows, max(FEWEST_CURVATURE_ROWS, min(as_one, MOST_CURVATURE_ROWS)))
-        seconds = self._evaluation_seconds * (rows / self._evaluation_rows) ** 3
-        if len(theta) * seconds > CURVATURE_SHARE * self.timer.time_limit:
+        if len(theta) * self._seconds_of(rows) > CURVATURE_SHARE * self.timer.time_limit:
             return None
         objective = LogCoordinates.objective(self.objective(rows))
         try:
@@ -355,14 +390,14 @@ class Search:
         if revived is not None:
             yield revived, None
 
-    def _predicted_seconds(self) -> float:
-        """What a few evaluations with the next subset may take: they grow with the third power."""
-        return 5.0 * self._evaluation_seconds * GROWTH**3
+    def _seconds_of(self, rows: int) -> float:
+        """What an evaluation with so many rows may take."""
+        return float(self._evaluation_seconds * (rows / self._evaluation_rows) ** COST_POWER)
 
     def _leaders_seconds(self, rows: int) -> float:
         """What it takes to carry the best optimum of so many rows on to all larger subsets, and to polish it there."""
         sizes = [size for size in self.sizes if size > rows] + (self.sizes[-1:] if self.polishes else [])
-        return LEADER_EVALUATIONS * self._evaluation_seconds * sum((size / rows) ** 3 for size in sizes)
+        return LEADER_EVALUATIONS * sum(self._seconds_of(size) for size in sizes)
 
     def _round(self, rows: int, starts: Iterator[_Start]) -> None:
         """Optimise from each start on a subset, while there is time."""
