@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from nearexact import GPRegressor, SGPRegressor
 from nearexact.certificate import NEAR_EXACT
+from nearexact.kernels import SquaredExponential
 
 Data = tuple[np.ndarray, np.ndarray]
 NEAR = 0.01  # nats per point
@@ -97,3 +98,32 @@ def test_pure_noise_ends_as_noise_before_m_has_grown(estimator: type[SGPRegresso
     assert model.certificate_.verdict == "no better than noise"
     if estimator is SGPRegressor:
         assert model.history_[-1].scheduled_m == 10
+
+
+def two_scales(rows: int) -> Data:
+    """A smooth function of one input, and fast details of another."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(rows, 3))
+    return X, np.sin(X[:, 1]) + 0.6 * np.sin(12.0 * X[:, 0]) + 0.05 * random.normal(size=rows)
+
+
+def test_a_kernel_with_values_of_another_fit_is_no_blinker() -> None:
+    """`kernel=old.kernel_` is how one goes on elsewhere: a search around these values would find nothing but them."""
+    X, y = two_scales(300)
+    best = GPRegressor(random_state=0, time_limit=60).fit(X, y)
+    smooth = SquaredExponential([60.0, 2.0, 60.0])
+    model = GPRegressor(smooth, random_state=0, time_limit=60).fit(X, y)
+    assert best.certificate_.lower - model.certificate_.lower <= NEAR * len(y)
+
+
+def test_details_that_only_more_rows_show_end_what_spoke_for_a_model() -> None:
+    random = np.random.default_rng(0)
+    X = random.uniform(-2.0, 2.0, size=(390, 2))
+    y = np.sin(X[:, 1]) + 0.7 * np.sin(9.0 * X[:, 0]) * np.sin(9.0 * X[:, 1]) + 0.05 * random.normal(size=390)
+    model = GPRegressor(random_state=0, time_limit=60).fit(X[:200], y[:200])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.update(X[200:], y[200:])
+    again = GPRegressor(random_state=0, time_limit=60).fit(X, y)
+    better = again.certificate_.lower - model.certificate_.lower > NEAR * len(y)
+    assert not (better and model.certificate_.verdict in NEAR_EXACT)

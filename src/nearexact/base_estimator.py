@@ -359,7 +359,8 @@ class Regressor(Predictor):
 
     def _adopt(self, training: Training | ExactTraining | IterativeTraining, problem: Problem) -> None:
         posterior, (elbo, upper) = persistence.contiguous(training.posterior()), training.bounds()
-        bounds = training.likelihood_bounds()
+        bounds, evidence = training.likelihood_bounds(), training.evidence()  # which may take its time
+        self.__dict__.pop("certificate_", None)  # that of an earlier fit must never stay with this model
         self._posterior, self._problem = posterior, problem if problem.data.here else None
         self._scaling_X, self._scaling_y, self._weight_unit = problem.scaling_X, problem.scaling_y, problem.weight_unit
         self.history_ = training.history
@@ -368,7 +369,6 @@ class Regressor(Predictor):
         self.inducing_points_ = problem.scaling_X.undo(posterior.inducing_points.cpu().numpy())
         self.elbo_, self.upper_bound_ = elbo, upper
         self.method_ = persistence.method_of(posterior)
-        evidence = training.evidence()
         from_training = training.estimate() if isinstance(training, IterativeTraining) else None
         estimate = None if from_training is None else Estimate(from_training.value, from_training.standard_error)
         verdict = self._verdict(bounds, problem.data.noise_only(LEAST_VARIANCE), evidence, estimate)

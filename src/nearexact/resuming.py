@@ -116,6 +116,7 @@ def _restore(training: Training, state: dict[str, Any], path: Path) -> None:
             search.rounds = [_round(fields) for fields in found["rounds"]]
             search.sizes = found["sizes"]  # another memory limit would make another subset
             search.random = np.random.default_rng(state["seed"])  # from which the subset is drawn
+        training.seed = state["seed"]  # the next training that goes on draws the same
         training.random.bit_generator.state = state["random"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(path)!r} does not hold the state of a training: {error}") from error

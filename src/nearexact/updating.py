@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 UPDATED = "updated"  # how the stage of an update has ended
 MOST_GROWTH = 2.0  # times as many rows as θ was learnt from: then it is out of date in any case
+# Times as many, up to which what speaks for θ still does: more rows may show details that looked like noise before, at
+# which new rows are as far from the predictions as the model expects.
+SAME_EVIDENCE_GROWTH = 1.05
 
 
 def update(estimator: Regressor, new: Problem) -> None:
@@ -50,8 +53,9 @@ def update(estimator: Regressor, new: Problem) -> None:
     estimate = None
     if extended.estimate is not None:
         estimate = Estimate(extended.estimate.value, extended.estimate.standard_error)
-    # What was found out about θ holds for the earlier rows, which are a subset now; unless the new ones deny it.
-    evidence = None if reason else estimator.certificate_.evidence
+    # What was found out about θ holds for the earlier rows: a subset now, of which few more rows change little.
+    holds = reason is None and extended.bounds.n <= SAME_EVIDENCE_GROWTH * learnt_rows
+    evidence = estimator.certificate_.evidence if holds else None
     verdict = estimator._verdict(extended.bounds, _constant(estimator), evidence, estimate)
     estimator.certificate_ = Certificate.of(extended.bounds, verdict, evidence, estimate=estimate)
     if reason:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Stage
+from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Progress, Stage
 from nearexact.gp.exact_training import exact_memory
 from nearexact.gp.search import SubsetOptimum
 from nearexact.gp.starts import Start
@@ -158,3 +158,29 @@ def test_where_not_all_starts_can_be_followed_the_first_is_what_all_rows_speak_f
 def _noises_of_starts(training: ExactTraining, evaluation_seconds: float) -> list[float]:
     training._evaluation_seconds = evaluation_seconds
     return [training.layout.unpack(theta)[1] for theta in training._starts()]
+
+
+def test_ctrl_c_on_the_way_to_a_better_optimum_leaves_nothing_settled() -> None:
+    """What was known of the optimum that the start has left says nothing about where it is now."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(300, 3))
+    y = np.sin(X[:, 1]) + 0.6 * np.sin(12.0 * X[:, 0]) + 0.05 * random.normal(size=300)
+    climbs: list[int] = []
+
+    def interrupt(_: Progress) -> None:
+        climbs.append(training._number)
+        if climbs.count(1) == 3:
+            raise KeyboardInterrupt
+
+    training = ExactTraining(SquaredExponential(), X, (y - y.mean()) / y.std(), seed=0, on_step=interrupt)
+    layout = training.layout
+    smooth, rough = SquaredExponential([20.0, 1.5, 20.0]), SquaredExponential([0.15, 1.5, 20.0])
+    starts = [layout.pack(smooth, 0.3), layout.pack(rough, 0.01)]
+    training._starts = lambda: starts  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        training.run()
+    first = training._likelihoods[0]
+    assert training.best_lml > first + 0.1 * 300
+    training.interrupted()
+    assert training.evidence().gain_per_row is None
+    assert training.evidence().agreeing == 0

@@ -13,7 +13,7 @@ import torch
 from nearexact.gp import ExactObjective, NumericalError
 from nearexact.gp.budget import Timer
 from nearexact.gp.rows import LocalRows, nearest_rows
-from nearexact.gp.search import MOST_STARTS, Search
+from nearexact.gp.search import MOST_STARTS, Round, Search, _Start
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels import SquaredExponential
@@ -165,6 +165,51 @@ def test_the_best_can_be_climbed_from_on_the_largest_subset_alone(rounds: int) -
     assert search.candidates[0] is again  # nothing is left to do
 
 
+def test_what_was_not_tried_speaks_against_every_theta() -> None:
+    """Rough starts come last: a search that had no time for them says nothing about functions with fast details."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(300, 3))
+    y = np.sin(X[:, 1]) + 0.6 * np.sin(12.0 * X[:, 0]) + 0.05 * random.normal(size=300)
+    search = Search(SquaredExponential(), X, (y - y.mean()) / y.std(), seed=0)
+    smooth = itertools.islice(search._first_starts(), 6)
+    search._round(search.sizes[-1], smooth)
+    theta = search.candidates[0].theta
+    cut_short = replace(search.rounds[-1], finished=False)
+    assert search.evidence(theta, math.inf).gain_per_row is not None  # type: ignore[union-attr]
+    search.rounds[-1] = replace(search.rounds[-1], finished=cut_short.finished)
+    assert search.evidence(theta, math.inf).gain_per_row is None  # type: ignore[union-attr]
+
+
+def test_starts_are_the_same_whatever_values_a_kernel_comes_with() -> None:
+    """But for one, its own: else the optimum of a fit would be where the next one looks, and agree with itself."""
+    X, y = standardised(60)
+    unit = Search(SquaredExponential(), X, y, seed=0)
+    far = Search(SquaredExponential([60.0, 2.0, 0.01][: X.shape[1]], 1e6), X, y, seed=0)
+    starts, others = ([start.theta for start in itertools.islice(s._first_starts(), 14)] for s in (unit, far))
+    different = [not np.array_equal(a, b) for a, b in zip(starts, others, strict=True)]
+    assert sum(different) == 1
+    assert np.array_equal(others[different.index(True)], far.theta0)
+
+
+def test_a_start_made_from_the_best_does_not_agree_with_it() -> None:
+    X, y = standardised(60)
+    search = Search(SquaredExponential(), X, y, seed=0)
+    search._round(60, iter([_Start(search.theta0)]))
+    best = search.candidates[0]
+    search.rounds.clear()
+    search._round(60, iter([_Start(search.theta0), _Start(best.theta, is_derived=True)]))
+    assert search.rounds[-1].own_support == search.rounds[-1].support == (1, 1)
+
+
+def test_more_steps_from_the_best_leave_behind_those_who_agree() -> None:
+    """Also in several small ones."""
+    agreed = Round(100, (10.0, 9.9, 9.8), 30, 1.0, finished=True).counted((3, 3))
+    assert agreed.with_best(10.4, settled=True).support == (3, 3)
+    risen = agreed.with_best(10.4, settled=False).with_best(10.8, settled=True)
+    assert risen.support == (1, 3)
+    assert risen.settled
+
+
 def test_starts_that_all_fail_leave_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise NumericalError("no start can be computed")
@@ -188,7 +233,8 @@ def test_starts_do_not_agree_with_what_beats_them_all() -> None:
     assert found.agreeing >= 2
     assert found.gain_per_row is not None
     search.candidates[0] = replace(best, likelihood=best.likelihood - 60.0)  # as if it had ended that far below
-    search.rounds[-1] = replace(search.rounds[-1], likelihoods=(best.likelihood - 60.0,) * 5)
+    fallen = replace(search.rounds[-1], likelihoods=(best.likelihood - 60.0,) * 5)
+    search.rounds[-1] = fallen.counted(fallen.own_support)
     missed = search.evidence(best.theta * 1.0, 10.0)
     assert missed is not None
     assert missed.agreeing == 1

@@ -46,6 +46,7 @@ TWO_FACTORISATIONS = 3.0
 POLISHING_SHARE = 0.3
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
+NO_START = -1  # what the best comes from until a start has led higher
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done
 ENDS = {
     OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
@@ -114,9 +115,11 @@ class ExactTraining:
         self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self._best_gradient: FloatArray | None = None
         self._leader: KnownOptimum | None = None  # the best so far, if it is an optimum whose surroundings are known
-        # Numbers of the present start, of the one that leads to the best, and of the best of the search; and of a start
-        # that is no optimum of the search but made from one, and agrees with nobody.
-        self._number, self._best_start, self._best_of_subset, self._made = 0, 0, 0, -1
+        # Numbers of the present start, of the one that leads to the best, and of the best of the search; and of starts
+        # that are no optima of the search but made from one: these agree with nobody.
+        self._number, self._best_start, self._best_of_subset = 0, NO_START, 0
+        self._made: set[int] = set()
+        self._before = math.inf  # the highest likelihood when the start that is under way began
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
         self._started, self._evaluations, self._recorded = 0.0, 0, False
@@ -216,6 +219,8 @@ class ExactTraining:
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`."""
+        if self.best_lml > self._before + SETTLED * self.n:  # the start under way has left the optimum that was known
+            self._settled, self._best_start = False, NO_START
         if not self._recorded:
             self._record(TrainingEnd.INTERRUPTED, "", 0, rescues=len(self.history))
         if not self.history[-1].ended:
@@ -256,6 +261,7 @@ class ExactTraining:
             gain = gain_by_switching_on(self.layout, self.best_theta, -self._best_gradient, revived)
             if gain > SETTLED * self.n:
                 settings = COARSE
+                self._made.add(len(starts))
                 yield revived, settings
         if settings is COARSE or not self._settled:  # the best may also be what training started from
             yield self.best_theta, FINE
@@ -280,7 +286,7 @@ class ExactTraining:
             return
         pending = 0.0
         if known is None:
-            self._made = 0
+            self._made.add(0)
         else:
             del starts[known]
             pending = self._pending.pop(known)
@@ -304,6 +310,7 @@ class ExactTraining:
         curvature = self.search.curvature(theta, self.n)
         left = self.timer.left() - self._last_model_seconds
         again, before = settings is FINE and bool(self._likelihoods), self.best_lml
+        self._before = before
         self._steps, self._model = [], None  # the model's memory is needed
         coarse = settings is COARSE
         leader = self._leader if coarse else None
@@ -323,10 +330,13 @@ class ExactTraining:
             self._followed = True  # it leads nowhere
             return TrainingEnd.FAILED, f": {error}", 0
         self._followed = self._is_settled(optimum)
-        if not again and self._number != self._made:  # the best, once more, agrees with itself
+        self._before = math.inf  # nothing is under way
+        if not again and self._number not in self._made:  # the best, once more, agrees with itself
             self._likelihoods.append(-optimum.value)
         if self.best_lml > before + (SETTLED * self.n if again else 0.0):
-            self._settled = self._followed
+            # Coarse steps end where one of them has gained little: on a ridge that says nothing.
+            by_itself = not coarse or optimum.reason is OptimiserEnd.CALLBACK
+            self._settled = self._followed and (by_itself or self._has_little_to_gain())
             known = (self.layout, self.best_theta, self.best_lml, self.n)
             self._leader = KnownOptimum(*known, curvature) if self._followed and curvature is not None else None
             self._best_start = self._number
@@ -337,6 +347,9 @@ class ExactTraining:
     def _is_settled(self, optimum: Optimum) -> bool:
         if optimum.reason in (OptimiserEnd.CONVERGED, OptimiserEnd.NO_FURTHER_STEP, OptimiserEnd.CALLBACK):
             return True
+        return self._has_little_to_gain()
+
+    def _has_little_to_gain(self) -> bool:
         return left_to_gain([-likelihood for likelihood in self._steps]) <= SETTLED * self.n
 
     def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:

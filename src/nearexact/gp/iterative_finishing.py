@@ -97,7 +97,10 @@ class Finishing:
         least, (kernel, noise) = share * float(f.residuals.nanmean()), layout.unpack(theta)
         if noise >= least:
             return theta
-        noise, _ = best_noise(kernel, least, bench.X, bench.y, bench.row_noise)
+        most = layout.numerics.noise_bounds[1]
+        if least > most:
+            return theta
+        noise, _ = best_noise(kernel, least, bench.X, bench.y, bench.row_noise, most=most)
         logger.info("with noise of %.2g there is no time for the exact GP: with %.2g", f.noise_variance, noise)
         more = layout.pack(kernel, noise)
         return more if layout.bounds is None else np.clip(more, *layout.bounds)

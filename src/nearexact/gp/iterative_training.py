@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nearexact.certificate import STANDARD_ERRORS
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer
@@ -144,6 +145,7 @@ class IterativeTraining:
         self._best: HeldModel | None = None
         self._started, self._evaluations, self._restarts = 0.0, 0, 0
         self._tried = 0  # points of the present climb
+        self._from_best_of_search = False  # or else from another θ, which all rows seemed to speak for
         self._gain = math.nan  # of the last climb in nats, once it has come to its end
         self._recorded = True  # whether the present climb is in the history
 
@@ -159,6 +161,7 @@ class IterativeTraining:
         if self.timer.left() > 0.0:
             self.search.run()
         theta = best_with_all_rows(self.search, self.X, self.y, self.row_noise, self.timer)
+        self._from_best_of_search = theta is self.search.candidates[0].theta
         self._best = self._sparse(theta, min(FIRST_POINTS, self._plan.sizes[-1]))
         self._plan.learn_from_sparse(self._best)
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
@@ -229,9 +232,10 @@ class IterativeTraining:
         if best.estimate is None:  # θ is that of a subset: whether it is right for all rows is not known
             optimum, rounds = self.search.candidates[0], self.search.rounds
             return Evidence(rounds[-1].rows, starts, agreeing, None, optimum.likelihood) if rounds else None
-        followed = self.search.is_complete and not self.search.has_rival()
-        settled = self._is_settled and len(self.history) > 1 and followed
-        gain = self._gain / self.n if settled else None
+        settled = self._is_settled and len(self.history) > 1
+        followed = settled and self._from_best_of_search and self.search.is_complete and not self.search.has_rival()
+        # A climb that ends in noise may have missed as much as that hides.
+        gain = (self._gain + STANDARD_ERRORS * best.estimate.standard_error) / self.n if followed else None
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
     # ---- climbs ----------------------------------------------------------------------------------------------------
@@ -265,6 +269,9 @@ class IterativeTraining:
         self._tried = self._plan.points()
         self.timer.require(self._plan.climbing_seconds(is_first=number == 0))
         objective = self._workbench.with_new_points(theta, self._tried)
+        if self._plan.cost.is_measured and self._tried < self._plan.sizes[-1]:
+            # Far more iterations than predicted would eat all the time: then more points are tried.
+            objective.most_iterations = self._most_iterations(self._plan.cost.predicted_iterations(self._tried))
         best: list[float] = []  # so far, after each evaluation of this climb
         curvature = self.search.curvature(theta, self.n)
 
@@ -315,9 +322,12 @@ class IterativeTraining:
         )  # fmt: skip
         if is_first or estimate.value > self._held().value:  # estimates with other probes cannot be compared
             self._keep(HeldModel.estimated(np.array(theta), estimate, self.X, self.y, self.row_noise))
-            most = max(MORE_ITERATIONS * estimate.iterations, FEW_ITERATIONS)
-            objective.most_iterations = min(most, MOST_ITERATIONS)
+            objective.most_iterations = self._most_iterations(estimate.iterations)
         return -estimate.value, -self.layout.gradient(theta, gradients, by_noise), estimate.standard_error
+
+    @staticmethod
+    def _most_iterations(usual: float) -> int:
+        return min(max(math.ceil(MORE_ITERATIONS * usual), FEW_ITERATIONS), MOST_ITERATIONS)
 
     # ---- the record ------------------------------------------------------------------------------------------------
 

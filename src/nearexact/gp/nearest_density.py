@@ -12,7 +12,6 @@ import logging
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,33 +52,44 @@ def best_with_all_rows(
         if highest > -math.inf and timer.seconds() > deadline:
             break
         kernel, own_noise = layout.unpack(optimum.theta)
-        noise, density = best_noise(kernel, own_noise, X, y, row_noise)
+        noise, density = best_noise(kernel, own_noise, X, y, row_noise, most=layout.numerics.noise_bounds[1])
         if density > highest + (CLEARLY if highest > -math.inf else 0.0):
-            theta = layout.pack(kernel, noise)
-            within = theta if layout.bounds is None else np.clip(theta, *layout.bounds)
-            best, highest = optimum.theta if noise == own_noise else within, density
+            best, highest = optimum.theta if noise == own_noise else layout.pack(kernel, noise), density
     if best is not optima[0].theta:
         logger.info("with all rows another θ is better: %.3g nats per row given the nearest", highest)
     return best
 
 
 def best_noise(
-    kernel: Kernel, own_noise: float, X: Tensor, y: Tensor, row_noise: RowNoise | None = None
+    kernel: Kernel,
+    own_noise: float,
+    X: Tensor,
+    y: Tensor,
+    row_noise: RowNoise | None = None,
+    *,
+    most: float = math.inf,
 ) -> tuple[float, float]:
     """A noise variance, and the mean log density of rows with it: the own one, unless a larger one is clearly better.
 
+    None above the `most` that a user allows.
     A search errs on this side: what is noise between near rows may look like details where these are rare.
     """
-    own_noise = noise_between_pairs(kernel, own_noise, X, y, row_noise)
+    own_noise = noise_between_pairs(kernel, own_noise, X, y, row_noise, most=most)
     rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:TESTED_ROWS].to(X.device)
-    noises = [own_noise, *(noise for noise in NOISES if noise > own_noise)]
+    noises = [own_noise, *(noise for noise in NOISES if own_noise < noise <= most)]
     densities = log_densities(kernel, noises, X, y, rows, row_noise).mean(1).tolist()
     noise, density = max(zip(noises, densities, strict=True), key=lambda tried: tried[1])
     return (noise, density) if density > densities[0] + CLEARLY else (own_noise, densities[0])
 
 
 def noise_between_pairs(
-    kernel: Kernel, own_noise: float, X: Tensor, y: Tensor, row_noise: RowNoise | None = None
+    kernel: Kernel,
+    own_noise: float,
+    X: Tensor,
+    y: Tensor,
+    row_noise: RowNoise | None = None,
+    *,
+    most: float = math.inf,
 ) -> float:
     """The own noise variance, or a larger one that explains far better how targets of near rows differ.
 
@@ -111,7 +121,7 @@ def noise_between_pairs(
         variance = (between + of_noise(noise))[near]
         return -0.5 * float((squares[near] / variance + variance.log()).sum())
 
-    noises = [own_noise, *(noise for noise in NOISES if noise > own_noise)]
+    noises = [own_noise, *(noise for noise in NOISES if own_noise < noise <= most)]
     best = max(noises, key=likelihood)
     return best if likelihood(best) > likelihood(own_noise) + CLEARLY * len(X) else own_noise
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from nearexact.gp.starts import (
     Start,
     random_start,
     rough_start,
+    unit_start,
     with_all_inputs,
     with_less_influence,
 )
@@ -70,7 +71,13 @@ COST_POWER = 2.4
 POLISH = LBFGSSettings(max_iterations=200, ftol=1e-8)
 ENDED = (OptimiserEnd.CONVERGED, OptimiserEnd.CALLBACK, OptimiserEnd.NO_FURTHER_STEP)  # where a start leads to
 
-_Start = tuple[FloatArray, FloatArray | None]  # θ, and the curvature there if θ is an optimum of fewer rows
+
+class _Start(NamedTuple):
+    """A θ to climb from."""
+
+    theta: FloatArray
+    curvature: FloatArray | None = None  # there, if θ is an optimum of fewer rows
+    is_derived: bool = False  # made from the best so far: where that leads back to it, it says nothing
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,10 @@ class Round:
     seconds: float
     finished: bool  # whether all starts were tried to their end
     settled: bool = False  # whether the best of them was climbed from until hardly anything was left to gain
-    # How many starts agree on the best, of how many: on these rows, or on fewer if the best comes from theirs.
+    # How many starts agree on the best, of how many: on these rows, or on fewer if the best comes from theirs; and what
+    # the best was when they were counted.
     support: tuple[int, int] = (0, 0)
+    counted_at: float = -math.inf
 
     @property
     def agreeing(self) -> int:
@@ -95,6 +104,15 @@ class Round:
     def own_support(self) -> tuple[int, int]:
         """Of how many starts on these rows how many agree on the best."""
         return self.agreeing, len(self.likelihoods)
+
+    def with_best(self, likelihood: float, *, settled: bool) -> Round:
+        """The same after more steps from the best: it may have left behind those who agree."""
+        led = replace(self, likelihoods=(likelihood, *self.likelihoods[1:]), settled=settled)
+        return led if likelihood - self.counted_at <= AGREEMENT * self.rows else led.counted(led.own_support)
+
+    def counted(self, support: tuple[int, int]) -> Round:
+        """With so many that agree on the present best."""
+        return replace(self, support=support, counted_at=self.likelihoods[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +169,8 @@ class Search:
         one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
         self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, one_row)
         self.random = np.random.default_rng(seed)
-        self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)
+        self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)  # the kernel's own values
+        self._unit = unit_start(self.layout, START_NOISE)
         self.start = None if start is None else self.layout.pack(self.layout.check(start[0]), start[1])
         self.candidates = [SubsetOptimum(self.theta0 if self.start is None else self.start, -math.inf)]
         self.earlier: list[SubsetOptimum] = []  # that smaller subsets have handed on
@@ -188,16 +207,10 @@ class Search:
         started, rows = self.timer.seconds(), self.sizes[-1]
         objective, last = self.objective(rows), self.rounds[-1]
         if last.rows == rows:
-            before = self.candidates[0].likelihood
-            evaluations, settled = self._polished(objective, seconds)
-            best = self.candidates[0].likelihood
-            climbed = replace(last, likelihoods=(best, *last.likelihoods[1:]), settled=settled)
-            climbed = replace(climbed, evaluations=last.evaluations + evaluations)
-            is_other = best - before > AGREEMENT * rows  # than what starts have agreed on
-            self.rounds[-1] = replace(climbed, support=climbed.own_support) if is_other else climbed
+            self._settle(objective, seconds)
             return
         leader, *others = self.carried()
-        start = leader.theta, self.curvature(leader.theta, rows)
+        start = _Start(leader.theta, self.curvature(leader.theta, rows))
         try:
             optimum = self._minimise(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
         except NumericalError as error:
@@ -264,7 +277,8 @@ class Search:
             self._climb_from(theta, seconds)
         gain, last = self.gain_per_row(theta), self.rounds[-1]
         climbed = self._climbed is not None and np.array_equal(self._climbed, theta)
-        is_known = gain > RIVAL or (last.settled and climbed)  # else more may be found further up
+        # Else more may be found further up, or from starts that were not tried: rough ones come last.
+        is_known = gain > RIVAL or (self.is_complete and last.settled and climbed)
         agreeing, starts = last.support
         return Evidence(last.rows, starts, agreeing, gain if is_known else None, self.candidates[0].likelihood)
 
@@ -277,15 +291,14 @@ class Search:
             self._lead(SubsetOptimum(theta, likelihood))
         leads = self.candidates[0].theta is theta
         if not self.rounds[-1].settled:
-            _, settled = self._polished(objective, seconds if leads else 0.5 * seconds)
-            self.rounds[-1] = replace(self.rounds[-1], settled=settled)
+            self._settle(objective, seconds if leads else 0.5 * seconds)
         climbed = leads and self.rounds[-1].settled
-        for start in ([] if leads else [theta]) + [revived for revived, _ in self._second_chance(theta)]:
+        for start in ([] if leads else [_Start(theta)]) + list(self._second_chance(theta)):
             try:
-                optimum = self._minimise(objective, (start, None), deadline - self.timer.clock())
+                optimum = self._minimise(objective, start, deadline - self.timer.clock())
             except NumericalError:
                 continue
-            climbed |= start is theta and optimum.reason is not OptimiserEnd.TIME_LIMIT
+            climbed |= start.theta is theta and optimum.reason is not OptimiserEnd.TIME_LIMIT
             if -optimum.value > self.candidates[0].likelihood + SAME_OPTIMUM * len(objective.y):
                 self._lead(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
         if climbed:
@@ -294,10 +307,15 @@ class Search:
     def _lead(self, optimum: SubsetOptimum) -> None:
         """Take this for the best of the last subset: nobody has climbed from there, and no start may agree with it."""
         last = self.rounds[-1]
-        is_new = optimum.likelihood - self.candidates[0].likelihood > AGREEMENT * last.rows
-        led = replace(last, likelihoods=(optimum.likelihood, *last.likelihoods), settled=False)
-        self.rounds[-1] = replace(led, support=led.own_support) if is_new else led
+        with_it = replace(last, likelihoods=(optimum.likelihood, *last.likelihoods))
+        self.rounds[-1] = with_it.with_best(optimum.likelihood, settled=False)
         self.candidates.insert(0, optimum)
+
+    def _settle(self, objective: ExactObjective, seconds: float) -> None:
+        """Climb from the best of the last subset until nothing is left to gain, if there is time."""
+        evaluations, settled = self._polished(objective, seconds)
+        last = self.rounds[-1].with_best(self.candidates[0].likelihood, settled=settled)
+        self.rounds[-1] = replace(last, evaluations=last.evaluations + evaluations)
 
     def _minimise(
         self,
@@ -307,7 +325,7 @@ class Search:
         best: KnownOptimum | None = None,
         settings: LBFGSSettings = SETTINGS,
     ) -> Optimum:
-        (theta, curvature), rows = start, len(objective.y)
+        (theta, curvature, _), rows = start, len(objective.y)
         optimum = minimise(
             LogCoordinates.objective(objective),
             LogCoordinates.from_theta(theta),
@@ -324,16 +342,16 @@ class Search:
     def _first_starts(self) -> Iterator[_Start]:
         """What was given, a smooth start, the usual one, random ones until enough of all agree, and rough ones."""
         if self.start is not None:
-            yield self.start, None
-        smooth = with_less_influence(self.layout, self.theta0)
+            yield _Start(self.start)
+        smooth = with_less_influence(self.layout, self._unit)
         kernel, _ = self.layout.unpack(smooth)
-        yield self.layout.pack(kernel, SMOOTH_NOISE), None
-        yield self.theta0, None
+        yield _Start(self.layout.pack(kernel, SMOOTH_NOISE))
+        yield _Start(self.theta0)
         for number in range(2, MOST_STARTS):
             if number >= FEWEST_STARTS and self._agreeing >= ENOUGH_AGREEING:
                 break
-            yield random_start(self.layout, smooth, self.random), None
-        yield rough_start(self.layout, self.theta0, range(self.layout.n_inputs)), None
+            yield _Start(random_start(self.layout, smooth, self.random))
+        yield _Start(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
         yield from self._rough_in_one_input(FIRST_ROUGH)
         yield from self._second_chance(self.candidates[0].theta)
 
@@ -352,12 +370,17 @@ class Search:
         return [best, *others][: min(max(1 + rivals, CARRIED), MOST_CARRIED)]
 
     def has_rival(self) -> bool:
-        """Whether another optimum explains the last subset in another way and nearly as well: more rows must decide."""
+        """Whether another optimum explains the last subset nearly as well: more rows must decide."""
         if not self.rounds:
             return False
         best, *others = self.candidates
-        near = [other for other in others if best.likelihood - other.likelihood <= RIVAL * self.rounds[-1].rows]
-        return any(self._is_different(best, other) for other in near)
+        rows = self.rounds[-1].rows
+        near = [other for other in others if best.likelihood - other.likelihood <= RIVAL * rows]
+        curvature = self.curvature(best.theta, rows) if near else None
+        if curvature is None:
+            return bool(near)
+        known = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
+        return not all(known.is_near(other.theta, other.likelihood) for other in near)
 
     def _is_different(self, optimum: SubsetOptimum, other: SubsetOptimum) -> bool:
         return abs(math.log(self._noise(optimum) / self._noise(other))) >= math.log(OTHER_NOISE)
@@ -369,7 +392,7 @@ class Search:
         inputs = self.layout.n_inputs
         if inputs > 1:
             for d in self.random.permutation(inputs)[:most]:
-                yield rough_start(self.layout, self.theta0, [int(d)]), None
+                yield _Start(rough_start(self.layout, self._unit, [int(d)]))
 
     def _next_starts(self, rows_now: int) -> Iterator[_Start]:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
@@ -378,7 +401,7 @@ class Search:
         self._waiting = [(c.theta, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
         while self._waiting:
             theta = self._waiting[0][0]
-            yield theta, self.curvature(theta, rows_now)
+            yield _Start(theta, self.curvature(theta, rows_now))
             del self._waiting[0]  # only now, after it was tried
         if rows_now <= MOST_ROWS:
             yield from self._rough_in_one_input(NEXT_ROUGH)
@@ -388,7 +411,7 @@ class Search:
         """θ with its inputs switched on again, if some are off."""
         revived = with_all_inputs(self.layout, theta)
         if revived is not None:
-            yield revived, None
+            yield _Start(revived, is_derived=True)
 
     def _seconds_of(self, rows: int) -> float:
         """What an evaluation with so many rows may take."""
@@ -430,7 +453,8 @@ class Search:
         tried.evaluations += optimum.evaluations
         tried.finished = tried.finished and optimum.reason is not OptimiserEnd.TIME_LIMIT
         result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
-        tried.likelihoods.append(result.likelihood)
+        if not start.is_derived:
+            tried.likelihoods.append(result.likelihood)
         if (
             leader is None
             or result.likelihood > leader.likelihood
@@ -438,9 +462,9 @@ class Search:
         ):
             tried.optima.append(result)
             self.candidates = self._different(tried.optima, rows)
-        best, curvature = self.candidates[0], start[1]
+        best, curvature = self.candidates[0], start.curvature
         if best is result:  # another curvature than that of its start is not known
-            tried.first_leads = len(tried.likelihoods) == 1
+            tried.first_leads = len(tried.likelihoods) == 1 and not start.is_derived
             tried.leader = None
             if curvature is not None and optimum.reason in ENDED:
                 tried.leader = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
@@ -459,7 +483,7 @@ class Search:
         likelihoods = (self.candidates[0].likelihood, *sorted(tried.likelihoods, reverse=True)[1:])
         present = Round(tried.rows, likelihoods, tried.evaluations, seconds, tried.finished, settled)
         earlier = self.rounds[-1].support if self.rounds and tried.first_leads else (0, 0)
-        self.rounds.append(replace(present, support=max(present.own_support, earlier)))
+        self.rounds.append(present.counted(max(present.own_support, earlier)))
         self.on_round(self.rounds[-1])
         logger.info(
             "search on %d rows: %.6g, %d of %d starts agree, %d evaluations, %.1f s",
@@ -472,7 +496,7 @@ class Search:
         if seconds < self._evaluation_seconds:
             return 0, False
         deadline = self.timer.clock() + seconds
-        start = best.theta, self.curvature(best.theta, rows)
+        start = _Start(best.theta, self.curvature(best.theta, rows))
         try:
             optimum = self._minimise(objective, start, deadline - self.timer.clock(), settings=POLISH)
         except NumericalError:

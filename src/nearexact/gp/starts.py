@@ -28,6 +28,21 @@ Factor = Callable[[str, FloatArray], FloatArray | float]  # of a parameter's nam
 
 # The power of c by which each of these parameters is multiplied where inputs are divided by c. Others do not change.
 INPUT_POWERS = {"lengthscales": 1.0, "weight_variances": -2.0, "variances": -2.0}
+SCALES = ("variance", "bias_variance")  # parameters that do not depend on the scale of inputs, but on that of y
+
+
+def unit_start(layout: ParameterLayout, noise_variance: float) -> FloatArray:
+    """Lengthscales and variances of 1, whatever a kernel comes with; other parameters, such as periods, stay.
+
+    What is tried around a kernel's own values finds nothing but what is near to them.
+    """
+    kernel = layout.kernel
+    ones = {
+        name: np.ones_like(value)
+        for name, value in kernel.parameters.items()
+        if name.rpartition(".")[2] in INPUT_POWERS or name.rpartition(".")[2] in SCALES
+    }
+    return layout.pack(kernel.with_parameters(ones), noise_variance)
 
 
 def with_less_influence(layout: ParameterLayout, theta: FloatArray) -> FloatArray:

@@ -130,6 +130,8 @@ class Training:
         self.on_step, self.on_stage = on_step, on_stage
         self.after_stage: Callable[[], None] = lambda: None  # called after each M but the last
         self.seed = seed
+        self._evidence: tuple[FloatArray, Evidence] | None = None  # the last one, and the θ that it is about
+        self._is_interrupted = False
         self._earlier = 0.0  # seconds of training that this one goes on from
         self._make_objective = partial(SparseObjective, bound=bound) if self.tight else objective
         self.random = np.random.default_rng(seed)
@@ -192,6 +194,7 @@ class Training:
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`: what was under way counts if it is the best so far."""
+        self._is_interrupted = True
         if self.history and self.history[-1].ended:
             return
         if not self.history or self.history[-1].scheduled_m != self._stage.scheduled_m:
@@ -214,10 +217,17 @@ class Training:
         """What speaks for the best θ so far, if there was a search."""
         if self.search is None:
             return None
+        known = self._evidence
+        if known is not None and known[1].gain_per_row is not None and np.array_equal(known[0], self.best.theta):
+            return known[1]
         bounds = self.likelihood_bounds()
         nothing_else = bounds.upper - bounds.lower <= CERTIFIED_GAP * bounds.n  # only θ itself is open
         share = CLOSING_SHARE if nothing_else else EVIDENCE_SHARE
-        return self.search.evidence(self.best.theta, share * self.budget.left())
+        # Whoever interrupts does not want to wait for more.
+        seconds = 0.0 if self._is_interrupted else share * self.budget.left()
+        found = self.search.evidence(self.best.theta, seconds)
+        self._evidence = None if found is None else (self.best.theta, found)
+        return found
 
     def searched_in_vain(self) -> bool:
         """Whether the exact likelihood of a subset was no better than noise wherever the search has looked."""
