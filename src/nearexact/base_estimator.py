@@ -39,9 +39,9 @@ from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.more_rows import AllAdded
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import noise_variances
 from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
-from nearexact.gp.search import Round
 from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.gp.training import Training

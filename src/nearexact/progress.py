@@ -13,7 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:  # they need torch, which counting rows does not
     from nearexact.gp.quadratic import Iteration
-    from nearexact.gp.search import Round
+    from nearexact.gp.rounds import Round
     from nearexact.gp.stages import Progress, Stage
 
 REFRESHES_PER_SECOND = 4

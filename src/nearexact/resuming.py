@@ -16,7 +16,7 @@ import numpy as np
 
 from nearexact.files import check_output, write_text
 from nearexact.gp.candidates import Candidate
-from nearexact.gp.search import Round, SubsetOptimum
+from nearexact.gp.rounds import Round, SubsetOptimum
 from nearexact.gp.training import Training
 from nearexact.persistence import describe, describe_stage, described_stage, plain_number
 

@@ -8,7 +8,7 @@ import torch
 
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Progress, Stage
 from nearexact.gp.exact_training import exact_memory
-from nearexact.gp.search import SubsetOptimum
+from nearexact.gp.rounds import SubsetOptimum
 from nearexact.gp.starts import Start
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.stationary import PAIRS_AT_ONCE

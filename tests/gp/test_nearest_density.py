@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from nearexact.gp.nearest_density import NEAREST, best_with_all_rows, log_densities, noise_between_pairs
+from nearexact.gp.rounds import SubsetOptimum
 from nearexact.gp.row_noise import RowNoise
-from nearexact.gp.search import Search, SubsetOptimum
+from nearexact.gp.search import Search
 from nearexact.kernels import Kernel, SquaredExponential
 from tests.problems import KERNELS, standardised
 

@@ -12,8 +12,9 @@ import torch
 
 from nearexact.gp import ExactObjective, NumericalError
 from nearexact.gp.budget import Timer
+from nearexact.gp.rounds import Round, StartingPoint
 from nearexact.gp.rows import LocalRows, nearest_rows
-from nearexact.gp.search import MOST_STARTS, Round, Search, _Start
+from nearexact.gp.search import MOST_STARTS, Search
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels import SquaredExponential
@@ -194,10 +195,10 @@ def test_starts_are_the_same_whatever_values_a_kernel_comes_with() -> None:
 def test_a_start_made_from_the_best_does_not_agree_with_it() -> None:
     X, y = standardised(60)
     search = Search(SquaredExponential(), X, y, seed=0)
-    search._round(60, iter([_Start(search.theta0)]))
+    search._round(60, iter([StartingPoint(search.theta0)]))
     best = search.candidates[0]
     search.rounds.clear()
-    search._round(60, iter([_Start(search.theta0), _Start(best.theta, is_derived=True)]))
+    search._round(60, iter([StartingPoint(search.theta0), StartingPoint(best.theta, is_derived=True)]))
     assert search.rounds[-1].own_support == search.rounds[-1].support == (1, 1)
 
 
@@ -216,7 +217,7 @@ def test_starts_that_all_fail_leave_no_round(monkeypatch: pytest.MonkeyPatch) ->
 
     X, y = standardised(700)
     search = Search(SquaredExponential(), X, y, seed=0)
-    monkeypatch.setattr(search, "_minimise", fail)
+    monkeypatch.setattr(search, "climb", fail)
     search.run()
     assert search.rounds == []
     assert search.evidence(search.theta0, 1.0) is None

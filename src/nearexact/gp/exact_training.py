@@ -22,9 +22,10 @@ from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
+from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
-from nearexact.gp.search import FIRST_ROWS, RIVAL, Round, Search
+from nearexact.gp.search import FIRST_ROWS, RIVAL, Search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, Start, gain_by_switching_on, with_all_inputs
 from nearexact.kernels.base import Kernel

@@ -34,9 +34,10 @@ from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise, check_noise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
-from nearexact.gp.search import Round, Search
+from nearexact.gp.search import Search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.kernels.base import Kernel

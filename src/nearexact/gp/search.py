@@ -10,13 +10,14 @@ The optimiser moves in logarithms of the hyperparameters; see LogCoordinates.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.rounds import OpenRound, Round, StartingPoint, SubsetOptimum, Tried
 from nearexact.gp.row_noise import RowNoise, noise_of
 from nearexact.gp.rows import Taken, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
@@ -70,70 +72,6 @@ FEWEST_EVALUATIONS = 5.0  # with a subset: with less time it is not begun
 COST_POWER = 2.4
 POLISH = LBFGSSettings(max_iterations=200, ftol=1e-8)
 ENDED = (OptimiserEnd.CONVERGED, OptimiserEnd.CALLBACK, OptimiserEnd.NO_FURTHER_STEP)  # where a start leads to
-
-
-class _Start(NamedTuple):
-    """A θ to climb from."""
-
-    theta: FloatArray
-    curvature: FloatArray | None = None  # there, if θ is an optimum of fewer rows
-    is_derived: bool = False  # made from the best so far: where that leads back to it, it says nothing
-
-
-@dataclass(frozen=True)
-class Round:
-    """One subset, and what the starts on it have reached."""
-
-    rows: int
-    likelihoods: tuple[float, ...]  # exact log marginal likelihoods of these rows, the highest first
-    evaluations: int
-    seconds: float
-    finished: bool  # whether all starts were tried to their end
-    settled: bool = False  # whether the best of them was climbed from until hardly anything was left to gain
-    # How many starts agree on the best, of how many: on these rows, or on fewer if the best comes from theirs; and what
-    # the best was when they were counted.
-    support: tuple[int, int] = (0, 0)
-    counted_at: float = -math.inf
-
-    @property
-    def agreeing(self) -> int:
-        """How many starts have ended near the best of all."""
-        return sum(self.likelihoods[0] - value <= AGREEMENT * self.rows for value in self.likelihoods)
-
-    @property
-    def own_support(self) -> tuple[int, int]:
-        """Of how many starts on these rows how many agree on the best."""
-        return self.agreeing, len(self.likelihoods)
-
-    def with_best(self, likelihood: float, *, settled: bool) -> Round:
-        """The same after more steps from the best: it may have left behind those who agree."""
-        led = replace(self, likelihoods=(likelihood, *self.likelihoods[1:]), settled=settled)
-        return led if likelihood - self.counted_at <= AGREEMENT * self.rows else led.counted(led.own_support)
-
-    def counted(self, support: tuple[int, int]) -> Round:
-        """With so many that agree on the present best."""
-        return replace(self, support=support, counted_at=self.likelihoods[0])
-
-
-@dataclass(frozen=True, eq=False)
-class SubsetOptimum:
-    """A θ, and the exact log marginal likelihood of a subset there."""
-
-    theta: FloatArray
-    likelihood: float
-
-
-@dataclass
-class _Tried:
-    """What the starts on a subset have come to so far."""
-
-    rows: int
-    likelihoods: list[float] = field(default_factory=list)  # that they have reached
-    optima: list[SubsetOptimum] = field(default_factory=list)  # but for those that have come near to the best
-    leader: KnownOptimum | None = None
-    evaluations: int = 0
-    finished: bool = True
-    first_leads: bool = False  # whether nothing is above what the first start has led to
 
 
 class Search:
@@ -180,7 +118,8 @@ class Search:
             if memory is None or exact_memory(self.layout.kernel, rows) <= memory
         ]
         self._evaluation_seconds, self._evaluation_rows = 0.0, 1  # of the last evaluations
-        self._agreeing = 0  # starts of the present round
+        self.agreeing = 0  # starts of the present round
+        self.open_rounds: list[OpenRound] = []
         self._climbed: FloatArray | None = None  # the last θ from which steps led no higher
         # θ of the last subset that are not yet tried on this one, and how far below the best they were, per row
         self._waiting: list[tuple[FloatArray, float]] = []
@@ -191,9 +130,10 @@ class Search:
         return self.data.take(subset_order(self.data, self.sizes[-1], self.random))
 
     def run(self) -> None:
-        """Go through the subsets while there is time."""
-        for position, rows in enumerate(self.sizes):
-            if position and (not self.rounds or self.timer.left() < FEWEST_EVALUATIONS * self._seconds_of(rows)):
+        """Go through the subsets, from the next one on, while there is time."""
+        begun = len(self.rounds)
+        for position, rows in enumerate(self.sizes[begun:], begun):
+            if position and (not self.rounds or self.timer.left() < FEWEST_EVALUATIONS * self.seconds_of(rows)):
                 break
             self._round(rows, self._first_starts() if position == 0 else self._next_starts(rows))
 
@@ -210,15 +150,15 @@ class Search:
             self._settle(objective, seconds)
             return
         leader, *others = self.carried()
-        start = _Start(leader.theta, self.curvature(leader.theta, rows))
+        start = StartingPoint(leader.theta, self.curvature(leader.theta, rows))
         try:
-            optimum = self._minimise(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
+            optimum = self.climb(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
         except NumericalError as error:
             logger.debug("the best could not be climbed from on %d rows: %s", rows, error)
             return
         self.earlier += [leader, *others]
         self._waiting = [(other.theta, (leader.likelihood - other.likelihood) / last.rows) for other in others]
-        tried = _Tried(rows, finished=False)
+        tried = Tried(rows, finished=False)
         self._compare(tried, start, optimum)
         tried.finished = False
         self._keep_untried(rows)
@@ -245,7 +185,7 @@ class Search:
             return None
         as_one = int(wanted_rows / (len(theta) + 1) ** (1.0 / 3.0))
         rows = min(self.rounds[-1].rows, max(FEWEST_CURVATURE_ROWS, min(as_one, MOST_CURVATURE_ROWS)))
-        if len(theta) * self._seconds_of(rows) > CURVATURE_SHARE * self.timer.time_limit:
+        if len(theta) * self.seconds_of(rows) > CURVATURE_SHARE * self.timer.time_limit:
             return None
         objective = LogCoordinates.objective(self.objective(rows))
         try:
@@ -288,23 +228,23 @@ class Search:
         objective = self.objective(self.rounds[-1].rows)
         likelihood = objective.factorise(*self.layout.unpack(theta)).lml
         if likelihood > self.candidates[0].likelihood:
-            self._lead(SubsetOptimum(theta, likelihood))
+            self.lead(SubsetOptimum(theta, likelihood))
         leads = self.candidates[0].theta is theta
         if not self.rounds[-1].settled:
             self._settle(objective, seconds if leads else 0.5 * seconds)
         climbed = leads and self.rounds[-1].settled
-        for start in ([] if leads else [_Start(theta)]) + list(self._second_chance(theta)):
+        for start in ([] if leads else [StartingPoint(theta)]) + list(self._second_chance(theta)):
             try:
-                optimum = self._minimise(objective, start, deadline - self.timer.clock())
+                optimum = self.climb(objective, start, deadline - self.timer.clock())
             except NumericalError:
                 continue
             climbed |= start.theta is theta and optimum.reason is not OptimiserEnd.TIME_LIMIT
             if -optimum.value > self.candidates[0].likelihood + SAME_OPTIMUM * len(objective.y):
-                self._lead(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+                self.lead(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
         if climbed:
             self._climbed = np.array(theta)
 
-    def _lead(self, optimum: SubsetOptimum) -> None:
+    def lead(self, optimum: SubsetOptimum) -> None:
         """Take this for the best of the last subset: nobody has climbed from there, and no start may agree with it."""
         last = self.rounds[-1]
         with_it = replace(last, likelihoods=(optimum.likelihood, *last.likelihoods))
@@ -317,14 +257,15 @@ class Search:
         last = self.rounds[-1].with_best(self.candidates[0].likelihood, settled=settled)
         self.rounds[-1] = replace(last, evaluations=last.evaluations + evaluations)
 
-    def _minimise(
+    def climb(
         self,
         objective: ExactObjective,
-        start: _Start,
+        start: StartingPoint,
         seconds: float,
         best: KnownOptimum | None = None,
         settings: LBFGSSettings = SETTINGS,
     ) -> Optimum:
+        """Where a start leads to; it ends near the `best` so far, if that is known."""
         (theta, curvature, _), rows = start, len(objective.y)
         optimum = minimise(
             LogCoordinates.objective(objective),
@@ -339,19 +280,19 @@ class Search:
         self.flops += optimum.evaluations * exact_flops(rows, self._n_features)
         return optimum
 
-    def _first_starts(self) -> Iterator[_Start]:
+    def _first_starts(self) -> Iterator[StartingPoint]:
         """What was given, a smooth start, the usual one, random ones until enough of all agree, and rough ones."""
         if self.start is not None:
-            yield _Start(self.start)
+            yield StartingPoint(self.start)
         smooth = with_less_influence(self.layout, self._unit)
         kernel, _ = self.layout.unpack(smooth)
-        yield _Start(self.layout.pack(kernel, SMOOTH_NOISE))
-        yield _Start(self.theta0)
+        yield StartingPoint(self.layout.pack(kernel, SMOOTH_NOISE))
+        yield StartingPoint(self.theta0)
         for number in range(2, MOST_STARTS):
-            if number >= FEWEST_STARTS and self._agreeing >= ENOUGH_AGREEING:
+            if number >= FEWEST_STARTS and self.agreeing >= ENOUGH_AGREEING:
                 break
-            yield _Start(random_start(self.layout, smooth, self.random))
-        yield _Start(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
+            yield StartingPoint(random_start(self.layout, smooth, self.random))
+        yield StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
         yield from self._rough_in_one_input(FIRST_ROUGH)
         yield from self._second_chance(self.candidates[0].theta)
 
@@ -388,58 +329,64 @@ class Search:
     def _noise(self, optimum: SubsetOptimum) -> float:
         return self.layout.unpack(optimum.theta)[1]
 
-    def _rough_in_one_input(self, most: int) -> Iterator[_Start]:
+    def _rough_in_one_input(self, most: int) -> Iterator[StartingPoint]:
         inputs = self.layout.n_inputs
         if inputs > 1:
             for d in self.random.permutation(inputs)[:most]:
-                yield _Start(rough_start(self.layout, self._unit, [int(d)]))
+                yield StartingPoint(rough_start(self.layout, self._unit, [int(d)]))
 
-    def _next_starts(self, rows_now: int) -> Iterator[_Start]:
+    def _next_starts(self, rows_now: int) -> Iterator[StartingPoint]:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
         carried, rows = self.carried(), self.rounds[-1].rows
         self.earlier += carried
-        self._waiting = [(c.theta, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
-        while self._waiting:
-            theta = self._waiting[0][0]
-            yield _Start(theta, self.curvature(theta, rows_now))
-            del self._waiting[0]  # only now, after it was tried
+        waiting = self._waiting = [(c.theta, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
+        while waiting:
+            theta = waiting[0][0]
+            yield StartingPoint(theta, self.curvature(theta, rows_now))
+            del waiting[0]  # only now, after it was tried
         if rows_now <= MOST_ROWS:
             yield from self._rough_in_one_input(NEXT_ROUGH)
         yield from self._second_chance(self.candidates[0].theta)
 
-    def _second_chance(self, theta: FloatArray) -> Iterator[_Start]:
+    def _second_chance(self, theta: FloatArray) -> Iterator[StartingPoint]:
         """θ with its inputs switched on again, if some are off."""
         revived = with_all_inputs(self.layout, theta)
         if revived is not None:
-            yield _Start(revived, is_derived=True)
+            yield StartingPoint(revived, is_derived=True)
 
-    def _seconds_of(self, rows: int) -> float:
+    def seconds_of(self, rows: int) -> float:
         """What an evaluation with so many rows may take."""
         return float(self._evaluation_seconds * (rows / self._evaluation_rows) ** COST_POWER)
 
     def _leaders_seconds(self, rows: int) -> float:
         """What it takes to carry the best optimum of so many rows on to all larger subsets, and to polish it there."""
         sizes = [size for size in self.sizes if size > rows] + (self.sizes[-1:] if self.polishes else [])
-        return LEADER_EVALUATIONS * sum(self._seconds_of(size) for size in sizes)
+        return LEADER_EVALUATIONS * sum(self.seconds_of(size) for size in sizes)
 
-    def _round(self, rows: int, starts: Iterator[_Start]) -> None:
+    def _round(self, rows: int, starts: Iterator[StartingPoint]) -> None:
         """Optimise from each start on a subset, while there is time."""
         started, share = self.timer.seconds(), LEADER_SHARE * self.timer.left()
-        objective, tried = self.objective(rows), _Tried(rows)
+        objective, tried = self.objective(rows), Tried(rows)
+        untried: list[StartingPoint] = []
         for start in starts:
             left = self.timer.left() - (min(self._leaders_seconds(rows), share) if tried.optima else 0.0)
             if tried.optima and left < self._evaluation_seconds:
                 tried.finished = False
+                untried.append(start)
                 break
             try:
-                optimum = self._minimise(objective, start, left, tried.leader)
+                optimum = self.climb(objective, start, left, tried.leader)
             except NumericalError as error:
                 logger.debug("a start on %d rows failed: %s", rows, error)
                 continue
             self._evaluation_seconds, self._evaluation_rows = optimum.seconds / optimum.evaluations, rows
             self._compare(tried, start, optimum)
+            if optimum.reason is OptimiserEnd.TIME_LIMIT:
+                untried.append(start._replace(theta=LogCoordinates.to_theta(optimum.theta)))
         if not tried.optima:
             return
+        if not tried.finished:
+            self.open_rounds.append(OpenRound(len(self.rounds), tried, itertools.chain(untried, starts)))
         settled = False
         if self.polishes and rows == self.sizes[-1]:
             evaluations, settled = self._polished(objective, self.timer.left())
@@ -447,7 +394,7 @@ class Search:
         self._keep_untried(rows)
         self._record(tried, settled, self.timer.seconds() - started)
 
-    def _compare(self, tried: _Tried, start: _Start, optimum: Optimum) -> None:
+    def _compare(self, tried: Tried, start: StartingPoint, optimum: Optimum) -> None:
         """Take note of where a start has led to."""
         rows, leader = tried.rows, tried.leader
         tried.evaluations += optimum.evaluations
@@ -461,14 +408,14 @@ class Search:
             or not leader.is_near(result.theta, result.likelihood)
         ):
             tried.optima.append(result)
-            self.candidates = self._different(tried.optima, rows)
+            self.candidates = self.different(tried.optima, rows)
         best, curvature = self.candidates[0], start.curvature
         if best is result:  # another curvature than that of its start is not known
             tried.first_leads = len(tried.likelihoods) == 1 and not start.is_derived
             tried.leader = None
             if curvature is not None and optimum.reason in ENDED:
                 tried.leader = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
-        self._agreeing = sum(best.likelihood - likelihood <= AGREEMENT * rows for likelihood in tried.likelihoods)
+        self.agreeing = sum(best.likelihood - likelihood <= AGREEMENT * rows for likelihood in tried.likelihoods)
 
     def _keep_untried(self, rows: int) -> None:
         """What was not tried on this subset may still win: it counts as being as near to the best as before."""
@@ -479,7 +426,7 @@ class Search:
         self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
         self._waiting = []
 
-    def _record(self, tried: _Tried, settled: bool, seconds: float) -> None:
+    def _record(self, tried: Tried, settled: bool, seconds: float) -> None:
         likelihoods = (self.candidates[0].likelihood, *sorted(tried.likelihoods, reverse=True)[1:])
         present = Round(tried.rows, likelihoods, tried.evaluations, seconds, tried.finished, settled)
         earlier = self.rounds[-1].support if self.rounds and tried.first_leads else (0, 0)
@@ -496,16 +443,16 @@ class Search:
         if seconds < self._evaluation_seconds:
             return 0, False
         deadline = self.timer.clock() + seconds
-        start = _Start(best.theta, self.curvature(best.theta, rows))
+        start = StartingPoint(best.theta, self.curvature(best.theta, rows))
         try:
-            optimum = self._minimise(objective, start, deadline - self.timer.clock(), settings=POLISH)
+            optimum = self.climb(objective, start, deadline - self.timer.clock(), settings=POLISH)
         except NumericalError:
             return 0, False
         if -optimum.value > best.likelihood:
             self.candidates[0] = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
         return optimum.evaluations, optimum.reason in ENDED
 
-    def _different(self, optima: list[SubsetOptimum], rows: int) -> list[SubsetOptimum]:
+    def different(self, optima: list[SubsetOptimum], rows: int) -> list[SubsetOptimum]:
         """Those that are not another one's optimum, the best first."""
         different: list[SubsetOptimum] = []
         for optimum in sorted(optima, key=lambda optimum: -optimum.likelihood):

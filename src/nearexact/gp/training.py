@@ -33,11 +33,13 @@ from nearexact.gp.flops import feature_count, selection_flops, sparse_flops, spa
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
+from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise, noise_only
 from nearexact.gp.rows import LocalRows, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.schedule import SCHEDULE, checked_schedule, ends_early, inducing_schedule
-from nearexact.gp.search import Round, Search
+from nearexact.gp.search import RIVAL, Search
+from nearexact.gp.search_completion import complete_search
 from nearexact.gp.sparse import SparseObjective, is_tight
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, Start, with_less_influence
@@ -220,14 +222,24 @@ class Training:
         known = self._evidence
         if known is not None and known[1].gain_per_row is not None and np.array_equal(known[0], self.best.theta):
             return known[1]
-        bounds = self.likelihood_bounds()
-        nothing_else = bounds.upper - bounds.lower <= CERTIFIED_GAP * bounds.n  # only θ itself is open
-        share = CLOSING_SHARE if nothing_else else EVIDENCE_SHARE
+        share = CLOSING_SHARE if self._only_theta_is_open else EVIDENCE_SHARE
         # Whoever interrupts does not want to wait for more.
-        seconds = 0.0 if self._is_interrupted else share * self.budget.left()
-        found = self.search.evidence(self.best.theta, seconds)
+        found = self.evidence_within(0.0 if self._is_interrupted else share * self.budget.left())
         self._evidence = None if found is None else (self.best.theta, found)
         return found
+
+    def evidence_within(self, seconds: float) -> Evidence | None:
+        """The same, looked for at most so long."""
+        assert self.search is not None
+        theta, deadline = self.best.theta, self.budget.clock() + seconds
+        if self._only_theta_is_open and seconds > 0.0 and self.search.gain_per_row(theta) <= RIVAL:
+            complete_search(self.search, seconds)
+        return self.search.evidence(theta, max(deadline - self.budget.clock(), 0.0))
+
+    @property
+    def _only_theta_is_open(self) -> bool:
+        bounds = self.likelihood_bounds()
+        return bounds.upper - bounds.lower <= CERTIFIED_GAP * bounds.n
 
     def searched_in_vain(self) -> bool:
         """Whether the exact likelihood of a subset was no better than noise wherever the search has looked."""

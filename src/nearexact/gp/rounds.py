@@ -1,0 +1,92 @@
+"""What a search on subsets keeps of each of them: which starts were tried, where they led, and who agrees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum
+from nearexact.typing import FloatArray
+
+
+class StartingPoint(NamedTuple):
+    """A θ to climb from."""
+
+    theta: FloatArray
+    curvature: FloatArray | None = None  # there, if θ is an optimum of fewer rows
+    is_derived: bool = False  # made from the best so far: where that leads back to it, it says nothing
+
+
+@dataclass(frozen=True)
+class Round:
+    """One subset, and what the starts on it have reached."""
+
+    rows: int
+    likelihoods: tuple[float, ...]  # exact log marginal likelihoods of these rows, the highest first
+    evaluations: int
+    seconds: float
+    finished: bool  # whether all starts were tried to their end
+    settled: bool = False  # whether the best of them was climbed from until hardly anything was left to gain
+    # How many starts agree on the best, of how many: on these rows, or on fewer if the best comes from theirs; and what
+    # the best was when they were counted.
+    support: tuple[int, int] = (0, 0)
+    counted_at: float = -math.inf
+
+    @property
+    def agreeing(self) -> int:
+        """How many starts have ended near the best of all."""
+        return sum(self.likelihoods[0] - value <= AGREEMENT * self.rows for value in self.likelihoods)
+
+    @property
+    def own_support(self) -> tuple[int, int]:
+        """Of how many starts on these rows how many agree on the best."""
+        return self.agreeing, len(self.likelihoods)
+
+    def with_best(self, likelihood: float, *, settled: bool) -> Round:
+        """The same after more steps from the best: it may have left behind those who agree."""
+        led = replace(self, likelihoods=(likelihood, *self.likelihoods[1:]), settled=settled)
+        return led if likelihood - self.counted_at <= AGREEMENT * self.rows else led.counted(led.own_support)
+
+    def counted(self, support: tuple[int, int]) -> Round:
+        """With so many that agree on the present best."""
+        return replace(self, support=support, counted_at=self.likelihoods[0])
+
+    def with_support(self, support: tuple[int, int]) -> Round:
+        """With another count of those that agree on what the best was when they were counted."""
+        return replace(self, support=support)
+
+    def with_starts(self, likelihoods: tuple[float, ...]) -> Round:
+        """After all starts were tried."""
+        return replace(self, likelihoods=likelihoods, finished=True)
+
+
+@dataclass(frozen=True, eq=False)
+class SubsetOptimum:
+    """A θ, and the exact log marginal likelihood of a subset there."""
+
+    theta: FloatArray
+    likelihood: float
+
+
+@dataclass
+class Tried:
+    """What the starts on a subset have come to so far."""
+
+    rows: int
+    likelihoods: list[float] = field(default_factory=list)  # that they have reached
+    optima: list[SubsetOptimum] = field(default_factory=list)  # but for those that have come near to the best
+    leader: KnownOptimum | None = None
+    evaluations: int = 0
+    finished: bool = True
+    first_leads: bool = False  # whether nothing is above what the first start has led to
+
+
+@dataclass
+class OpenRound:
+    """Starts of a round that there was no time for."""
+
+    number: int  # of the round
+    tried: Tried
+    starts: Iterator[StartingPoint]

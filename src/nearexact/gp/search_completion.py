@@ -1,0 +1,84 @@
+"""The rest of a search that its time limit has cut short: what was not tried may be what the exact GP would choose.
+
+Before sparse training a search has a share of the time only. Where training then needs no more time for itself, because
+nothing but θ is open, the starts that were left out are tried as well. Optima of smaller subsets that may win are
+followed to the largest.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from nearexact.gp.budget import TimeIsUpError, Timer
+from nearexact.gp.known_optimum import AGREEMENT
+from nearexact.gp.optimise import OptimiserEnd
+from nearexact.gp.parameters import LogCoordinates
+from nearexact.gp.rounds import OpenRound, StartingPoint, SubsetOptimum
+from nearexact.gp.safety import NumericalError
+from nearexact.gp.search import RIVAL, SAME_OPTIMUM, Search
+
+
+def complete_search(search: Search, seconds: float) -> None:
+    """Try what there was no time for, for so long at most: subsets not yet begun, then starts that were left out."""
+    if not search.rounds or search.is_complete:
+        return
+    search.timer = Timer(seconds, search.timer.clock)
+    search.run()
+    while search.open_rounds and len(search.rounds) == len(search.sizes):
+        subset = search.open_rounds[0]
+        if not _tried_all(search, subset):
+            return
+        search.open_rounds.remove(subset)
+        _count_again(search, subset)
+
+
+def _tried_all(search: Search, subset: OpenRound) -> bool:
+    """Go on with the starts of a round; whether there was time for all of them."""
+    tried, last = subset.tried, search.rounds[-1].rows
+    for start in subset.starts:
+        search.agreeing = sum(max(tried.likelihoods) - value <= AGREEMENT * tried.rows for value in tried.likelihoods)
+        try:
+            here = there = _optimum(search, tried.rows, start)
+            is_rival = here.likelihood > max(tried.likelihoods) - RIVAL * tried.rows
+            if is_rival and tried.rows < last:
+                there = _optimum(search, last, StartingPoint(here.theta, search.curvature(here.theta, last)))
+        except TimeIsUpError:
+            subset.starts = itertools.chain([start], subset.starts)
+            return False
+        except NumericalError:
+            continue
+        # What was left out on the last subset is among the candidates already, as what it might be.
+        search.candidates[1:] = [other for other in search.candidates[1:] if other.theta is not start.theta]
+        tried.likelihoods += [] if start.is_derived else [here.likelihood]
+        if is_rival:
+            _compare(search, there)
+    return True
+
+
+def _optimum(search: Search, rows: int, start: StartingPoint) -> SubsetOptimum:
+    """Where a start leads to on so many rows; TimeIsUpError if there is no time for that."""
+    if search.timer.left() < search.seconds_of(rows):
+        raise TimeIsUpError
+    optimum = search.climb(search.objective(rows), start, search.timer.left())
+    if optimum.reason is OptimiserEnd.TIME_LIMIT:
+        raise TimeIsUpError
+    return SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
+
+
+def _compare(search: Search, optimum: SubsetOptimum) -> None:
+    """Take note of an optimum of the last subset."""
+    rows = search.rounds[-1].rows
+    if optimum.likelihood > search.candidates[0].likelihood + SAME_OPTIMUM * rows:
+        search.lead(optimum)
+    else:
+        search.candidates = search.different([*search.candidates, optimum], rows)
+
+
+def _count_again(search: Search, subset: OpenRound) -> None:
+    """Who agrees, now that all starts of this round were tried."""
+    before, last = search.rounds[subset.number], search.rounds[-1]
+    highest = max(before.likelihoods[0], *subset.tried.likelihoods)
+    others = sorted(subset.tried.likelihoods, reverse=True)[1:]
+    search.rounds[subset.number] = now = before.with_starts((highest, *others))
+    if last.support == before.own_support:  # it is the starts of this round that speak for the best
+        search.rounds[-1] = search.rounds[-1].with_support(now.own_support)

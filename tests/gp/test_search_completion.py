@@ -1,0 +1,88 @@
+"""The rest of a search: what was left out is tried, on every subset, and counts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from nearexact.gp.budget import Timer
+from nearexact.gp.search import Search
+from nearexact.gp.search_completion import complete_search
+from nearexact.kernels import SquaredExponential
+
+
+def two_scales(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """A smooth function of one input, and fast details of another, which only rough starts find."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(rows, 3))
+    y = np.sin(X[:, 1]) + 0.6 * np.sin(12.0 * X[:, 0]) + 0.05 * random.normal(size=rows)
+    return X, (y - y.mean()) / y.std()
+
+
+class Clock:
+    """A little later each time that it is looked at."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+
+def cut_short(rows: int, starts: int) -> tuple[Search, Clock]:
+    """A search whose time is up after so many starts on its first subset."""
+    clock = Clock()
+    search = Search(SquaredExponential(), *two_scales(rows), seed=0, time_limit=1.0, polishes=False, clock=clock)
+    climb, count = search.climb, 0
+
+    def counted(*arguments: object, **options: object) -> object:
+        nonlocal count
+        count += 1
+        result = climb(*arguments, **options)  # type: ignore[arg-type]
+        if count == starts:
+            clock.now += 2.0
+        return result
+
+    search.climb = counted  # type: ignore[method-assign, assignment]
+    search.run()
+    search.climb = climb  # type: ignore[method-assign]
+    return search, clock
+
+
+@pytest.mark.parametrize("rows", [300, 700])
+def test_what_was_left_out_is_tried_and_may_win(rows: int) -> None:
+    search, _ = cut_short(rows, starts=1)
+    assert not search.is_complete
+    smooth = search.candidates[0].likelihood / search.rounds[-1].rows
+    complete_search(search, math.inf)
+    assert search.is_complete
+    assert search.open_rounds == []
+    last, best = search.rounds[-1], search.candidates[0]
+    assert last.rows == rows
+    assert best.likelihood / rows > smooth + 0.3
+    assert -search.objective(rows)(best.theta)[0] == pytest.approx(best.likelihood, abs=1e-6)
+    whole = Search(SquaredExponential(), *two_scales(rows), seed=0, polishes=False)
+    whole.run()
+    assert best.likelihood >= whole.candidates[0].likelihood - 0.01 * rows
+
+
+def test_without_time_nothing_is_lost_and_nothing_is_claimed() -> None:
+    search, _ = cut_short(300, starts=1)
+    before = search.candidates[0]
+    complete_search(search, 0.0)
+    assert not search.is_complete
+    assert search.candidates[0] is before
+    complete_search(search, math.inf)
+    assert search.is_complete
+
+
+def test_a_whole_search_is_left_as_it_is() -> None:
+    search = Search(SquaredExponential(), *two_scales(120), seed=0)
+    search.run()
+    rounds, timer = list(search.rounds), search.timer
+    complete_search(search, math.inf)
+    assert (search.rounds, search.timer) == (rounds, timer)
+    assert isinstance(timer, Timer)
