@@ -340,7 +340,9 @@ class ExactTraining:
             self._settled = self._followed and (by_itself or self._has_little_to_gain())
             known = (self.layout, self.best_theta, self.best_lml, self.n)
             self._leader = KnownOptimum(*known, curvature) if self._followed and curvature is not None else None
-            self._best_start = self._number
+            # A start made from the best that ends next to it has not found another one.
+            is_same = self._number in self._made and self.best_lml <= before + AGREEMENT * self.n
+            self._best_start = self._best_start if is_same else self._number
         elif again and self._followed:  # from the best θ nothing leads higher, wherever that came from
             self._settled = True
         return ENDS[optimum.reason], "", optimum.restarts
