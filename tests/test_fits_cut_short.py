@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import signal
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from nearexact import GPRegressor, SGPRegressor
 from nearexact.gp import ExactObjective, ExactTraining, SparseObjective, Training
 from nearexact.gp.inducing import select
+from nearexact.gp.search import Search
 from nearexact.kernels import SquaredExponential
 
 ESTIMATORS = [SGPRegressor, GPRegressor]
@@ -117,3 +119,46 @@ def test_ctrl_c_at_awkward_moments(estimator: type[SGPRegressor], place: str, mo
     assert np.isfinite(model.predict(X)).all()
     if place == "selection":
         assert model.history_[-1].ended == "interrupted"
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_certificate_never_stays_with_the_model_of_another_fit(
+    estimator: type[SGPRegressor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often Ctrl-C is pressed while a model is put together."""
+    X, y = rough(60)
+    model = estimator(random_state=0).fit(X, y)
+    before, posterior = model.certificate_, model._posterior
+
+    def interrupted(_: object) -> float:
+        signal.raise_signal(signal.SIGINT)
+        return 0.0
+
+    for place in ("nearexact.certificate.Certificate.of", "nearexact.gp.search.Search.evidence"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, lambda *_, **__: interrupted(None))
+            with contextlib.suppress(KeyboardInterrupt):
+                model.fit(X, -y)
+        assert model._posterior is posterior or getattr(model, "certificate_", None) is not before
+
+
+def test_whoever_interrupts_does_not_wait_for_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = []
+    evidence = Search.evidence
+
+    def looked(self: Search, theta: np.ndarray, limit: float) -> object:
+        seconds.append(limit)
+        return evidence(self, theta, limit)
+
+    monkeypatch.setattr(Search, "evidence", looked)
+    evaluate, calls = SparseObjective.__call__, itertools.count(1)
+
+    def interrupted(self: SparseObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if next(calls) == 12:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(self, theta)
+
+    monkeypatch.setattr(SparseObjective, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        SGPRegressor(random_state=0, time_limit=None).fit(*rough())
+    assert seconds[-1] == 0.0

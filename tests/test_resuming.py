@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ def test_a_fit_goes_on_to_the_same_digits(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert [stage.m for stage in resumed.history_] == [stage.m for stage in whole.history_]
     assert resumed.certificate_.evidence == whole.certificate_.evidence
     assert resumed.history_[-1].elapsed > resumed.history_[-2].elapsed
+    drawn = json.loads(state.read_text())["seed"]
+    model().fit(X, Y, resume=state)
+    assert json.loads(state.read_text())["seed"] == drawn  # the same subset, however often it goes on
 
     for other, data, words in (
         (model(max_inducing=50), (X, Y), "settings"),

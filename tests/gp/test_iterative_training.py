@@ -11,6 +11,7 @@ import pytest
 
 from nearexact.certificate import STANDARD_ERRORS
 from nearexact.gp import gpr_objective, iterative_plan, iterative_training
+from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible_sizes
 from nearexact.gp.iterative_posterior import IterativePosterior
@@ -274,6 +275,25 @@ def test_a_climb_begins_again_where_other_points_are_much_cheaper(monkeypatch: p
     training.run()
     assert [stage.m <= 200 for stage in training.history] == [True] * len(training.history)
     assert training.history[-1].stopped == TrainingEnd.OPTIMUM_FOUND
+
+
+def test_every_evaluation_but_the_first_of_all_may_take_so_many_iterations_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Far fewer points than before may need hundreds of them, where a few were predicted."""
+    most: list[int] = []
+    evaluate = IterativeObjective.evaluate
+
+    def recorded(self: IterativeObjective, *theta: Any) -> Any:
+        most.append(self.most_iterations)
+        return evaluate(self, *theta)
+
+    monkeypatch.setattr(IterativeObjective, "evaluate", recorded)
+    training = IterativeTraining(SquaredExponential(), *rough(), seed=0)
+    training.run()
+    assert len(training.history) > 1
+    assert most[0] == MOST_ITERATIONS
+    assert max(most[1:]) < MOST_ITERATIONS
 
 
 def test_the_cheapest_number_of_points_balances_sweeps_and_iterations() -> None:

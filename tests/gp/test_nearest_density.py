@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp.nearest_density import NEAREST, best_with_all_rows, log_densities, noise_between_pairs
+from nearexact.gp.nearest_density import NEAREST, best_noise, best_with_all_rows, log_densities, noise_between_pairs
 from nearexact.gp.rounds import SubsetOptimum
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.search import Search
@@ -81,6 +81,9 @@ def test_a_few_rows_that_contradict_each_other_are_not_missed() -> None:
     assert noise_between_pairs(kernel, 1e-5, *data) == 1e-5  # which are copies
     assert noise_between_pairs(kernel, 1e-5, torch.tensor(X), torch.tensor(y)) > 1e-4
     assert noise_between_pairs(kernel, 0.5, torch.tensor(X), torch.tensor(y)) == 0.5
+    for most in (1e-5, 1e-4):  # what a user allows
+        assert noise_between_pairs(kernel, 1e-5, torch.tensor(X), torch.tensor(y), most=most) <= most
+        assert best_noise(kernel, 1e-5, torch.tensor(X), torch.tensor(y), most=most)[0] <= most
 
 
 def test_a_signal_variance_that_is_too_small_is_not_taken_for_noise() -> None:
