@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearexact.tables.columns import Column
 from nearexact.tables.dialect import BLANKS, Spelling, sniff
 from nearexact.tables.reading import open_table, read
 
@@ -90,6 +91,31 @@ def test_what_a_file_leaves_open_is_as_usual(tmp_path: Path) -> None:
     assert (foreign.spelling, read(foreign, ["1"])["1"].tolist()) == (usual, ["a", "Köln"])
     said = open_table(tmp_path / "t.csv", Spelling(encoding="cp1252", header=True), usual=usual)
     assert (said.spelling.encoding, said.spelling.header) == ("cp1252", True)
+
+
+@pytest.mark.parametrize(
+    ("fitted", "new", "value"),
+    [
+        ("a;b\n1.234,5;1\n", "a;b\n1.234;3\n", 1234.0),
+        ("a\tb\n1,234.5\t1\n", "a\tb\n1,234\t3\n", 1234.0),
+        ("a;b\n0,5;1\n", "a;b\n1,234;3\n", 1.234),
+        ("a;b\n0.5;1\n", "a;b\n1.234;3\n", 1.234),
+        ("a;b\n1,234;1\n", "a;b\n1.234;3\n", 1234.0),  # the guess at the fit is what the model has learnt
+        ("a;b\n7;1\n", "a;b\n1,234;3\n", 1.234),  # nothing is known from the fit: the guess is as it would be there
+        ("a;b\n0,5;1\n", "a,b\n1.234,3\n", 1.234),  # commas between cells
+        ('a,b\n"0,5",1\n', 'a,b\n"1.234",3\n', 1234.0),
+    ],
+)
+def test_numbers_that_can_be_read_in_two_ways_are_read_as_at_the_fit(
+    fitted: str, new: str, value: float, tmp_path: Path
+) -> None:
+    usual = open_table(written(tmp_path / "t.csv", fitted)).spelling
+    file = open_table(written(tmp_path / "new.csv", new), wanted={"a", "b"}, usual=usual)
+    assert Column("a", "number").values(read(file, ["a"])["a"], file.decimal).tolist() == [value]
+    for mark in (",", "."):  # what is said comes first
+        said = open_table(tmp_path / "new.csv", Spelling(decimal=mark), wanted={"a", "b"}, usual=usual)
+        cells = read(said, ["a"])["a"]
+        assert Column("a", "number").values(cells, said.decimal).tolist() == [1.234 if mark in cells[0] else 1234.0]
 
 
 def test_columns_are_copied_as_they_are(tmp_path: Path) -> None:

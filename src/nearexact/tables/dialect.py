@@ -74,12 +74,13 @@ class Dialect:
     decimal: Literal[".", ","]
     header: bool
     columns: tuple[str, ...]
+    decimal_is_open: bool = False  # no number has a mark: nothing is known about those of other files
 
     @property
     def spelling(self) -> Spelling:
         """The same as a user would say it; blanks between cells are always recognised."""
         delimiter = None if self.delimiter == BLANKS else self.delimiter
-        return Spelling(self.encoding, delimiter, self.decimal, self.header)
+        return Spelling(self.encoding, delimiter, None if self.decimal_is_open else self.decimal, self.header)
 
     def __str__(self) -> str:
         between = {"\t": "tabs", BLANKS: "blanks"}.get(self.delimiter, repr(self.delimiter))
@@ -102,7 +103,7 @@ def sniff(
     delimiter, records = _records(text, complete, spelling.delimiter, usual.delimiter)
     if not records:
         raise ValueError("it is empty")
-    decimal = spelling.decimal or _decimal(delimiter, records) or usual.decimal
+    decimal = _decimal(spelling.decimal, usual, delimiter, records)
     first = [cell.strip() for cell in records[0]]
     header = spelling.header
     if header is None:
@@ -110,7 +111,7 @@ def sniff(
     if header is None:  # a row of data has at least one number: the target
         header = not any(_NUMBER.fullmatch(cell) for cell in first)
     names = [cell or f"column {i}" for i, cell in enumerate(first, 1)] if header else _numbered(len(first))
-    return Dialect(encoding, delimiter, "," if decimal == "," else ".", header, tuple(names))
+    return Dialect(encoding, delimiter, decimal or ".", header, tuple(names), decimal_is_open=decimal is None)
 
 
 def is_gzip(path: Path) -> bool:
@@ -189,12 +190,19 @@ def _agreement(records: Sequence[Sequence[str]]) -> float:
     return sum(len(record) == len(records[0]) for record in records) / len(records)
 
 
-def _decimal(delimiter: str, records: Sequence[Sequence[str]]) -> Literal[".", ","] | None:
-    """The decimal mark that numbers have, where they tell."""
+def _decimal(
+    said: str | None, usual: Spelling, delimiter: str, records: Sequence[Sequence[str]]
+) -> Literal[".", ","] | None:
+    """The decimal mark: as it is said, as numbers show it, as usual, or a guess; None if no number has a mark."""
     cells = [cell.strip() for record in records for cell in record if "," in cell or "." in cell]
     points, commas = (any(has_decimals(cell, mark) for cell in cells) for mark in (".", ","))
-    if points != commas:
+    if said is None and points != commas:
         return "," if commas else "."
+    # Who now has commas between cells has changed more than that: numbers no longer have them as decimal marks.
+    is_usual = delimiter != "," or usual.delimiter == ","
+    known = said or (usual.decimal if is_usual else None)
+    if known is not None:
+        return "," if known == "," else "."
     if delimiter == "," or points:
         return "."
     # 1,234 may be a number with three decimals or have its thousands separated; 1.234 is always taken for the former.
