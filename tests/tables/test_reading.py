@@ -51,6 +51,16 @@ def test_every_dialect_gives_the_same_table(
     assert read(file, HEADER).to_numpy().tolist() == ROWS
 
 
+@pytest.mark.parametrize(
+    ("encoding", "said"), [("utf-8-sig", "utf-8"), ("utf-8-sig", "UTF8"), ("utf-16", "utf-16-le"), ("utf-8", "utf-8")]
+)
+def test_a_byte_order_mark_is_no_part_of_a_name(encoding: str, said: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", as_csv(","), encoding)
+    file = open_table(path, Spelling(encoding=said))
+    assert file.columns == tuple(HEADER)
+    assert read(file, HEADER).to_numpy().tolist() == ROWS
+
+
 def test_decimal_commas(tmp_path: Path) -> None:
     file = open_table(written(tmp_path / "t.csv", as_csv(";", decimal=",")))
     assert file.decimal == ","

@@ -23,6 +23,7 @@ DELIMITERS = ("\t", ";", "|", ",")
 BLANKS = r"\s+"
 GZIP, PARQUET, ZIP = b"\x1f\x8b", b"PAR1", b"PK\x03\x04"
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+MARKED = {"utf-8-sig": ("utf-8",), "utf-16": ("utf-16-le", "utf-16-be")}  # what they are called without their mark
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*")
 # One group of three digits: its mark separates thousands, or is a decimal mark.
@@ -136,9 +137,11 @@ def _sample(path: Path, encoding: str | None, usual: str | None) -> tuple[str, b
         complete = not file.read(1)
     if sample.startswith(ZIP):
         raise ValueError("it is a zip archive or an Excel workbook: save it as CSV")
+    marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if sample.startswith(mark)), None)
     if encoding is None:
-        marked = (name for mark, name in BYTE_ORDER_MARKS.items() if sample.startswith(mark))
-        encoding = next(marked, None) or _without_mark(sample, complete, usual)
+        encoding = marked or _without_mark(sample, complete, usual)
+    elif marked is not None and codecs.lookup(encoding).name in MARKED[marked]:
+        encoding = marked  # else the mark would become a part of the first name
     text = codecs.getincrementaldecoder(encoding)().decode(sample, final=complete)
     if "\0" in text:
         raise ValueError("it is a binary file")
