@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nearexact.files import replacing, write_text
+from nearexact.files import check_output, replacing, write_text
 
 HANGING_WRITER = """
 import sys, time
@@ -69,6 +69,18 @@ def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         write_text(tmp_path / "nowhere" / "a", "text")
     assert names(tmp_path) == ["pipe"]
+
+
+NO_PROC = pytest.mark.skipif(not Path("/proc").is_dir(), reason="only Linux has it")
+
+
+@pytest.mark.parametrize("path", ["m" * 240, pytest.param("/proc/model.nx", marks=NO_PROC)])
+def test_whether_a_file_can_be_written_is_tried(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match=rf"'{path}' cannot be written: \w+"):
+        check_output(path)
+    assert check_output("new") == Path("new")
+    assert names(tmp_path) == []
 
 
 def test_the_next_writer_clears_up_after_a_killed_one(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def replacing(path: AnyPath) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(check_output(path)))
     _remove_abandoned(target)
-    temporary = target.with_name(f".{target.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex}")
+    temporary = _temporary(target)
     try:
         temporary.touch()
         permissions = temporary.stat().st_mode
@@ -47,7 +47,7 @@ def write_text(path: AnyPath, text: str) -> None:
 
 
 def check_output(path: AnyPath, suffixes: tuple[str, ...] = ()) -> Path:
-    """The path, if a file can be written there: to be asked before hours go into its content."""
+    """The path, if a file can be written there, which is tried: to be asked before hours go into its content."""
     path = Path(path)
     if suffixes and not path.name.endswith(suffixes):
         choices = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
@@ -57,6 +57,12 @@ def check_output(path: AnyPath, suffixes: tuple[str, ...] = ()) -> Path:
         raise ValueError(f"the output must be a file, but {str(path)!r} is a {kind}")
     if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name!r} to")
+    temporary = _temporary(Path(os.path.realpath(path)))
+    try:
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise OSError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
     return path
 
 
@@ -81,6 +87,11 @@ def is_same_file(one: AnyPath, other: AnyPath) -> bool:
     with suppress(OSError):
         return name == other_name and os.path.samefile(folder, other_folder)
     return False  # a folder that is not there: nothing can be overwritten
+
+
+def _temporary(target: Path) -> Path:
+    """A name next to the target's that no other file has."""
+    return target.with_name(f".{target.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex}")
 
 
 def _remove_abandoned(target: Path) -> None:

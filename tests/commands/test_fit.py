@@ -304,6 +304,35 @@ def test_ctrl_c_saves_the_best_model_so_far(
     assert len(pd.read_csv(tmp_path / "o.csv")) == 80
 
 
+def test_outputs_that_cannot_be_written_are_found_before_the_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    houses(40).to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setattr("nearexact.tables.fit", lambda *_, **__: pytest.fail("it was fitted"))
+    too_long = str(tmp_path / ("m" * 240))
+    for options in (["-o", too_long], ["-o", str(tmp_path / "m.nx"), "--report", too_long]):
+        arguments = ["fit", str(tmp_path / "t.csv"), "--target", "price", *options, *QUICK]
+        assert_refused(arguments, f"{options[-1]!r} cannot be written", capsys)
+
+
+def test_a_page_that_cannot_be_written_takes_nothing_else_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    houses(40).to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setattr("nearexact.tables.Fitted.write_page", full)
+    model, page = tmp_path / "m.nx", tmp_path / "page.html"
+    options = ["-o", str(model), "--report", str(page), *QUICK, "--json"]
+    assert main(["fit", str(tmp_path / "t.csv"), "--target", "price", *options]) == 2
+    output = capsys.readouterr()
+    expected = f"nearexact: the page {page} was not written: No space left on device; the model is in {model}"
+    assert output.err.splitlines()[-1] == expected
+    assert json.loads(output.out)["report"] is None
+    assert nearexact.load(model)
+
+
 def test_ctrl_c_before_there_is_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

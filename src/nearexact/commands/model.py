@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nearexact.tables import Spelling
 
 EXTRA = "data"  # the optional dependencies that these commands need
-INTERRUPTED = 130
+FAILED, INTERRUPTED = 2, 130
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -211,18 +211,22 @@ def _fit(options: argparse.Namespace) -> int:
         way = method_words(fitted.summary.to_json())
         print(f"nearexact: stopped; the best model so far, {way}, is in {output}", file=sys.stderr)
         return INTERRUPTED
+    status = 0
     if report is not None:
         try:
             fitted.write_page(report)
         except KeyboardInterrupt:
             print(f"nearexact: stopped before the page; the model is in {output}", file=sys.stderr)
             return INTERRUPTED
+        except OSError as error:  # such as a full disk, which is no reason to keep the result back
+            print(f"nearexact: the page {report} was not written: {error}; the model is in {output}", file=sys.stderr)
+            report, status = None, FAILED
     from nearexact.tables.terminal import summary_lines
 
     result = {**fitted.summary.to_json(), "model": str(output), "report": None if report is None else str(report)}
     files = [f"{'written':<18}{' and '.join(str(path) for path in (output, report) if path)}"]
     _result(options, result, [*summary_lines(result), *files])
-    return 0
+    return status
 
 
 def _fit_folder(options: argparse.Namespace, output: Path) -> int:
