@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -57,3 +59,18 @@ def test_logs_go_on_in_a_new_line(display: Callable[..., AbstractContextManager[
             shown.share(0.5)
     assert log.getvalue().strip()
     assert log.getvalue().endswith("\n")
+
+
+def test_a_fit_goes_on_when_nobody_reads_its_display() -> None:
+    program = [
+        "import os, numpy as np",
+        "from nearexact import SGPRegressor",
+        "reader, writer = os.pipe()",
+        "os.close(reader)",
+        "os.dup2(writer, 1)",  # standard output that nobody reads
+        "X = np.linspace(0.0, 1.0, 40)[:, None]",
+        "model = SGPRegressor(random_state=0, progress=True).fit(X, np.sin(9.0 * X[:, 0]))",
+        "os.write(2, model.certificate_.verdict.encode())",
+    ]
+    result = subprocess.run([sys.executable, "-c", "\n".join(program)], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "certified")

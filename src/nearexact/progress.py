@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -33,6 +35,38 @@ class ShownTime:
     def since_start(self, seconds: float) -> str:
         """With what was spent before."""
         return f"{self.before + seconds:.1f}"
+
+
+class Outlet:
+    """A stream for what is only shown: if nobody reads it any longer, as after `| head -1`, it goes nowhere.
+
+    Work of hours must not end because its display has.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with self._unbroken():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with self._unbroken():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            with suppress(OSError, ValueError):  # not every stream is a file; one would fail again when Python ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 class Display:
@@ -141,17 +175,21 @@ def row_counter(enabled: bool) -> Iterator[Callable[[int], None]]:
     if not enabled:
         yield lambda rows: None
         return
-    with Live(console=Console(stderr=True), refresh_per_second=REFRESHES_PER_SECOND, transient=True) as live:
+    with Live(console=_console(sys.stderr), refresh_per_second=REFRESHES_PER_SECOND, transient=True) as live:
         yield lambda rows: live.update(f"{rows} rows predicted")
 
 
 @contextmanager
 def _live(console: Console | None) -> Iterator[Live]:
     """A live view, which ends with a newline in logs too: rich leaves it out where there is no terminal."""
-    live = Live(console=console, refresh_per_second=REFRESHES_PER_SECOND)
+    live = Live(console=console or _console(sys.stdout), refresh_per_second=REFRESHES_PER_SECOND)
     try:
         with live:
             yield live
     finally:
         if not live.console.is_terminal and not live.console.is_jupyter:
             live.console.line()
+
+
+def _console(stream: IO[str]) -> Console:
+    return Console(file=cast(IO[str], Outlet(stream)))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -331,6 +334,20 @@ def test_a_page_that_cannot_be_written_takes_nothing_else_with_it(
     assert output.err.splitlines()[-1] == expected
     assert json.loads(output.out)["report"] is None
     assert nearexact.load(model)
+
+
+def test_a_fit_is_saved_though_nobody_reads_what_it_shows(tmp_path: Path) -> None:
+    """As with `nearexact fit … 2>&1 | head -1`."""
+    houses(40).to_csv(tmp_path / "t.csv", index=False)
+    arguments = ["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(tmp_path / "m.nx"), *QUICK]
+    reader, writer = os.pipe()
+    os.close(reader)
+    for standard_output, status in ((subprocess.DEVNULL, 0), (writer, 141)):
+        line = [sys.executable, "-m", "nearexact.cli", *arguments]
+        assert subprocess.run(line, stdout=standard_output, stderr=writer, check=False).returncode == status
+        assert nearexact.load(tmp_path / "m.nx")
+        (tmp_path / "m.nx").unlink()
+    os.close(writer)
 
 
 def test_ctrl_c_before_there_is_a_model(

@@ -360,7 +360,9 @@ def _result(options: argparse.Namespace, result: dict[str, Any], lines: list[str
 def _printer(options: argparse.Namespace) -> Callable[[str], None]:
     if options.quiet:
         return lambda message: None
-    return lambda message: print(message, file=sys.stderr)
+    from nearexact.progress import Outlet
+
+    return lambda message: print(message, file=Outlet(sys.stderr), flush=True)
 
 
 def _counter(options: argparse.Namespace) -> Any:
