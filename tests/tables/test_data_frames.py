@@ -71,6 +71,23 @@ def test_a_frame_gives_the_model_that_its_file_gives(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [int, float, str])
+def test_categories_stay_categories_where_numbers_name_them(kind: type, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.choice([10, 20, 30], 60)
+    frame = pd.DataFrame({"code": codes, "y": np.where(codes == 20, 5.0, 0.0) + rng.normal(size=60)})
+    frame["code"] = pd.Categorical(frame["code"].astype(kind).astype(object).where(frame.index != 7))
+    frame.to_parquet(tmp_path / "t.parquet")
+    for table in (frame, tmp_path / "t.parquet"):
+        fitted = tables.fit(table, "y", kernel="se", time_limit="0.5s", missing="median")
+        (column,) = fitted.prepared.recipe.columns
+        assert (column.kind, column.categories) == ("category", ("10", "20", "30"))
+        expected = fitted.predict(frame).to_numpy()
+        for codes_of_file in (pd.Series(codes.astype(float)), pd.Series(codes.astype(str))):
+            cells = codes_of_file.where(frame.index != 7)
+            np.testing.assert_array_equal(fitted.predict(pd.DataFrame({"code": cells})).to_numpy(), expected)
+
+
 def test_any_kernel_can_be_asked_for(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.linspace(0.0, 6.0, 30), "y": np.sin(np.linspace(0.0, 6.0, 30))})
     kernel = SquaredExponential().with_bounds(variance="fixed", lengthscales=(0.1, [9.0])) + Linear()
@@ -112,6 +129,7 @@ def test_pieces_of_a_frame_are_the_frame() -> None:
         (pd.DataFrame([[1, 2, 3]], columns=["x", "x", "y"]), "the data frame has more than one column of the name 'x'"),
         (pd.DataFrame({"x": [1.0, 2.0]}), "the data frame has no column 'y'; it has 'x'"),
         (pd.DataFrame({"x": pd.to_timedelta([1, 2, 3], unit="D"), "y": 1.0}), "column 'x' holds duration"),
+        (pd.DataFrame({"x": pd.cut(pd.Series(range(9)), 3), "y": 1.0}), "column 'x' holds .*interval.*leave it out"),
     ],
 )
 def test_what_a_frame_lacks_is_named(frame: pd.DataFrame, message: str) -> None:

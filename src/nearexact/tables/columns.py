@@ -147,16 +147,24 @@ def problem(fact: str, advice: str) -> ValueError:
 
 
 def recognise(
-    name: str, series: pd.Series, decimal: str, *, max_categories: int = MAX_CATEGORIES, day_first: bool | None = None
+    name: str,
+    series: pd.Series,
+    decimal: str,
+    *,
+    max_categories: int = MAX_CATEGORIES,
+    day_first: bool | None = None,
+    categorical: bool = False,
 ) -> Column:
-    """The kind of a column that is not empty, from all of its cells."""
+    """The kind of a column that is not empty, from all of its cells; numbers in a categorical one are names."""
     if pd.api.types.is_bool_dtype(series.dtype):
         return Column(name, "boolean")
     if pd.api.types.is_datetime64_any_dtype(series.dtype):
         return _date(Column(name, "date", date_format=cells.ISO), series)
+    if categorical:
+        series = cells.as_text(series)
     sign = cells.sign_of(series)
     _, wrong = cells.numbers(series, decimal, sign)
-    if not wrong.any():
+    if not wrong.any() and not categorical:
         return Column(name, "number", sign=sign)
     text = pd.Series(cells.cleaned(series).dropna().unique(), dtype="str")
     if any(set(text.str.lower()) <= words.keys() for words in cells.BOOLEANS):

@@ -52,6 +52,10 @@ class TableFile(Protocol):
         """The names of all columns."""
 
     @property
+    def categorical(self) -> frozenset[str]:
+        """The names of columns that are categories by their type, also where numbers name these."""
+
+    @property
     def decimal(self) -> str:
         """The decimal mark of numbers that are text."""
 
@@ -90,8 +94,16 @@ def _open_file(path: Path, spelling: Spelling, wanted: Collection[str], usual: S
     with _explained(str(path)):
         if starts_with(path, PARQUET):
             schema = pq.read_schema(path)
-            return ParquetTable(path, tuple(name for name in schema.names if not name.startswith("__index_level_")))
+            columns = tuple(name for name in schema.names if not name.startswith("__index_level_"))
+            return ParquetTable(path, columns, _categorical(schema))
         return CsvTable(path, sniff(path, spelling, wanted, usual))
+
+
+def _categorical(schema: pa.Schema) -> frozenset[str]:
+    """Columns that were categories when the file was written: Parquet itself has these only for text."""
+    by_pandas = (schema.pandas_metadata or {}).get("columns", [])
+    names = {field.name for field in schema if pa.types.is_dictionary(field.type)}
+    return frozenset(names | {str(c["field_name"]) for c in by_pandas if c.get("pandas_type") == "categorical"})
 
 
 def rows_at_once(columns: int) -> int:
@@ -110,6 +122,7 @@ class CsvTable:
 
     path: Path
     dialect: Dialect
+    categorical: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def name(self) -> str:
@@ -173,6 +186,7 @@ class ParquetTable:
 
     path: Path
     columns: tuple[str, ...]
+    categorical: frozenset[str]
 
     @property
     def name(self) -> str:
@@ -228,6 +242,11 @@ class FrameTable:
     def columns(self) -> tuple[str, ...]:
         return tuple(map(str, self.frame.columns))
 
+    @property
+    def categorical(self) -> frozenset[str]:
+        kinds = zip(self.columns, self.frame.dtypes, strict=True)
+        return frozenset(name for name, kind in kinds if isinstance(kind, pd.CategoricalDtype))
+
     def __str__(self) -> str:
         return "data frame"
 
@@ -255,7 +274,11 @@ def _copied_schema(columns: Sequence[str], kinds: Sequence[pa.DataType]) -> pa.S
 
 
 def _piece(table: pa.Table, columns: Sequence[str], copied: pa.Schema) -> Piece:
-    return Piece(_frame(table, columns), table.select(copied.names).cast(copied))
+    frame = _frame(table, columns)
+    try:
+        return Piece(frame, table.select(copied.names).cast(copied))
+    except pa.ArrowException as error:
+        raise ValueError(f"columns to keep cannot be copied: {' '.join(str(error).split())}") from error
 
 
 def _frame(table: pa.Table, columns: Sequence[str]) -> pd.DataFrame:
@@ -266,7 +289,10 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
     kind = column.type
     is_a = pa.types
     if is_a.is_dictionary(kind):
-        return _series(name, column.cast(kind.value_type))
+        try:
+            return _series(name, column.cast(kind.value_type))
+        except pa.ArrowException:  # values that cannot be taken out are none of those that can be used
+            raise _unusable(name, kind.value_type) from None
     if is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) or is_a.is_null(kind):
         return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
     if is_a.is_boolean(kind):
@@ -277,7 +303,11 @@ def _series(name: str, column: pa.ChunkedArray) -> pd.Series:
     if is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
         column.validate(full=True)  # else bytes that are not text fail later, and less clearly
         return column.to_pandas()
-    raise ValueError(f"column {name!r} holds {kind}: numbers, booleans, dates and text can be used; leave it out")
+    raise _unusable(name, kind)
+
+
+def _unusable(name: str, kind: pa.DataType) -> ValueError:
+    return ValueError(f"column {name!r} holds {kind}: numbers, booleans, dates and text can be used; leave it out")
 
 
 @contextmanager

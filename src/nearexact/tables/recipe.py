@@ -244,7 +244,14 @@ def prepare(
         if cells.is_empty(frame[name]):
             left_out[name] = "empty"
             continue
-        column = recognise(name, frame[name], file.decimal, max_categories=max_categories, day_first=day_first)
+        column = recognise(
+            name,
+            frame[name],
+            file.decimal,
+            max_categories=max_categories,
+            day_first=day_first,
+            categorical=name in file.categorical,
+        )
         values = column.values(frame[name], file.decimal)
         if len(np.unique(values)) < 2:  # NaN counts as one
             left_out[name] = "constant"
