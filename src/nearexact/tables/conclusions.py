@@ -212,7 +212,8 @@ def _has_few_rows(record: Record) -> bool:
 
 
 def _next_steps(record: Record, quality: Conclusion, intervals: Conclusion) -> Conclusion:
-    steps = [f"leave out {name} (--ignore) if it only numbers the rows" for name in record.get("index_like", [])]
+    steps = [f"look whether it is a mistake that {words}" for words in record.get("far_targets", [])]
+    steps += [f"leave out {name} (--ignore) if it only numbers the rows" for name in record.get("index_like", [])]
     if _more_time(record)[1]:
         steps.append("allow more time (--time-limit)")
     if record["ended"] == "memory limit":

@@ -37,6 +37,7 @@ from nearexact.typing import FloatArray, MemoryLimit
 
 SHORTEST_TRAINING = 1e-3  # seconds, where no time is left: enough for a model, not for a good one
 ALONE_SHARE = 0.9  # of what is left, for a model that is not trained again: testing it takes time, too
+NOISE = "no better than noise"  # a verdict
 METHODS = ("cholesky", "iterative", "sparse")  # the nearest to the exact GP first
 
 
@@ -110,7 +111,7 @@ class ModelSearch:
     def _refitted(self, found: Found) -> Found:
         """The same after training on all rows, from the hyperparameters that were found; as it is if that fails."""
         tested = found.model
-        if tested.certificate_.verdict == "no better than noise":
+        if tested.certificate_.verdict == NOISE:
             self.notes.append("not trained again on all rows: nothing was learnt that could become better")
             return found
         values, learnt = self.prepared.all_rows()
@@ -131,6 +132,9 @@ class ModelSearch:
         if not ended:
             self.notes.append("not trained on all rows: that was interrupted")
             return replace(found, interrupted=True)
+        if model.certificate_.verdict == NOISE:
+            self.notes.append("not trained on all rows: with those that were kept back, nothing is learnt any longer")
+            return found
         if _is_lesser(model, tested):
             self.notes.append("not trained on all rows: the limits allow only a lesser model of these")
             return found

@@ -5,7 +5,6 @@ Columns are matched by name, in any order; a file may have more of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -15,8 +14,9 @@ import pandas as pd
 
 from nearexact.tables import cells
 from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise
-from nearexact.tables.dialect import THOUSANDS, Spelling
+from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import TableFile, read
+from nearexact.tables.remarks import counts_rows, far_targets, looks_like_an_index, number_remarks
 from nearexact.typing import FloatArray
 
 Missing = Literal["error", "drop", "median"]
@@ -24,10 +24,6 @@ RECIPE = "recipe"  # its key in the metadata of a model
 MISSING_POLICIES = ("error", "drop", "median")
 NAMED_AT_MOST = 10  # columns in a message
 FEWEST_ROWS = 10  # with fewer, neither the model nor its test says anything
-# Names of columns that often number the rows; "Unnamed: 0" is what pandas makes of a column without a name.
-INDEX_NAMES = re.compile(
-    r"unnamed: \d+|column 1|index|id|key|(row|record)[ _.-]?(id|no|number|names?)|.*[ _.-](id|key|index)", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True)
@@ -193,6 +189,7 @@ class Prepared:
     y_test: FloatArray
     notes: tuple[str, ...]  # rows dropped, cells filled in, columns left out, and what looks odd
     index_like: tuple[str, ...] = ()  # columns that may do no more than number the rows
+    far_targets: tuple[str, ...] = ()  # which targets may be mistyped, in words
     noise_train: dict[str, FloatArray] = field(default_factory=dict)  # what `fit` is told about the noise of each row
     noise_test: dict[str, FloatArray] = field(default_factory=dict)
 
@@ -238,7 +235,7 @@ def prepare(
     _check_roles(file, roles, ignore)
     frame = read(file, [name for name in file.columns if name not in ignore])
     learnt = _learnt(frame, roles, file.decimal)
-    left_out, notes = dict.fromkeys(ignore, "ignored"), _remarks(frame, targets, file)
+    left_out, notes = dict.fromkeys(ignore, "ignored"), number_remarks(frame, targets, file)
     columns, parts = [], []
     for name in frame.columns.drop(roles.learnt_from):
         if cells.is_empty(frame[name]):
@@ -255,7 +252,7 @@ def prepare(
         values = column.values(frame[name], file.decimal)
         if len(np.unique(values)) < 2:  # NaN counts as one
             left_out[name] = "constant"
-        elif INDEX_NAMES.fullmatch(name) and _counts_rows(values):
+        elif counts_rows(name, values):
             left_out[name] = "numbers the rows"
         else:
             columns.append(column)
@@ -264,12 +261,15 @@ def prepare(
         raise ValueError(f"{file.name} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
     recipe = replace(roles, columns=tuple(columns), left_out=left_out)
     prepared = _parts(recipe, np.column_stack(parts), learnt)
-    suspects = [c.name for c, values in zip(columns, parts, strict=True) if _looks_like_an_index(c, values)]
+    suspects = [c.name for c, values in zip(columns, parts, strict=True) if looks_like_an_index(c, values)]
     notes += [
         f"{name!r} looks like an index or an id: if it does no more than number the rows, leave it out with --ignore"
         for name in suspects
     ]
-    return replace(prepared, notes=(*prepared.notes, *notes), index_like=tuple(suspects))
+    pairs = zip(targets, learnt.columns().T, strict=False)  # noise and weights come after the targets
+    far = tuple(words for name, y in pairs if (words := far_targets(name, y)) is not None)
+    notes += [f"{words}, further from the others than all of them vary: is it a mistake?" for words in far]
+    return replace(prepared, notes=(*prepared.notes, *notes), index_like=tuple(suspects), far_targets=far)
 
 
 def target_names(target: str | Sequence[str], columns: Collection[str]) -> tuple[str, ...]:
@@ -395,35 +395,6 @@ def _complete_rows(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[
             notes.append(f"dropped {int((kept & ~whole).sum())} rows with missing values")
         kept &= whole
     return values[kept], learnt.of(kept), notes
-
-
-def _remarks(frame: pd.DataFrame, targets: Sequence[str], file: TableFile) -> list[str]:
-    """What a reader should know about how numbers were read."""
-    signs = {target: cells.sign_of(frame[target]) for target in targets}
-    remarks = [f"{target!r} is predicted without its {sign}" for target, sign in signs.items() if sign]
-    for name in frame.columns if file.decimal == "," else []:
-        if cells.is_text(frame[name]):
-            with_mark = frame[name].dropna()
-            with_mark = with_mark[with_mark.str.contains(",", regex=False)].str.strip()
-            if len(with_mark) and with_mark.str.fullmatch(THOUSANDS.pattern).all():
-                remarks.append(
-                    f"commas in {name!r}, as in {with_mark.iloc[0]}, are read as decimal marks; if they separate"
-                    " thousands, pass --decimal ."
-                )
-    return remarks
-
-
-def _counts_rows(values: FloatArray) -> bool:
-    return bool((np.diff(values) == 1.0).all()) and values[0] in (0.0, 1.0)
-
-
-def _looks_like_an_index(column: Column, values: FloatArray) -> bool:
-    """Whether all values are different whole numbers, in order or under a name as that of an id."""
-    if column.kind != "number" or (values % 1.0 != 0.0).any():  # NaN is no whole number
-        return False
-    steps = np.diff(values)
-    in_order = bool((steps > 0.0).all() or (steps < 0.0).all())
-    return in_order or (INDEX_NAMES.fullmatch(column.name) is not None and len(np.unique(values)) == len(values))
 
 
 def _listed(what: str, names: Sequence[str]) -> str:

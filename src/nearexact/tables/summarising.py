@@ -64,6 +64,7 @@ def summarise(
         repairs=repairs(model),
         notes=(*prepared.notes, *notes),
         index_like=prepared.index_like,
+        far_targets=prepared.far_targets,
         tried=found.choice.trials,
     )
 

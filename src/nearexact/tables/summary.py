@@ -50,6 +50,7 @@ class Summary:
     repairs: dict[str, float]
     notes: tuple[str, ...]
     index_like: tuple[str, ...]  # columns that may do no more than number the rows
+    far_targets: tuple[str, ...]  # which targets may be mistyped, in words
     tried: tuple[Trial, ...]
 
     def __str__(self) -> str:

@@ -1,0 +1,48 @@
+"""What may be a mistake in a table is pointed out, and what may well be meant is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nearexact import tables
+from nearexact.tables.conclusions import conclusions
+from nearexact.tables.recipe import Split
+from nearexact.tables.remarks import far_targets
+
+
+def test_targets_that_may_be_mistyped_are_named() -> None:
+    y = np.random.default_rng(0).normal(size=200)
+    assert far_targets("y", y) is None
+    y[26] = 99999.0
+    assert far_targets("y", y) == "'y' has 99999 in row 27"
+    y[[3, 5]] = np.nan, -4000.0
+    assert far_targets("y", y) == "'y' has -4000 in row 6, 99999 in row 27"
+    y[[50, 51]] = 5000.0
+    assert far_targets("y", y) is None  # so many are hardly slips
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_heavy_tails_and_rare_events_are_no_mistakes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for y in (rng.standard_t(2, size=500), np.exp(2.0 * rng.normal(size=500)), rng.exponential(size=10)):
+        assert far_targets("y", y) is None
+    assert far_targets("y", np.where(np.arange(100) == 7, 1.0, 0.0)) is None
+
+
+def test_a_mistyped_target_is_what_to_look_at_first() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, size=(80, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.normal(size=80)
+    row = int(Split(0.15, 0).rows(80)[1][1])
+    y[row] = 99999.0  # among those that are kept back
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    fitted = tables.fit(frame.assign(y=y), "y", kernel="se", time_limit="5s")
+    words = f"'y' has 99999 in row {row + 1}"
+    assert f"{words}, further from the others than all of them vary: is it a mistake?" in fitted.summary.notes
+    assert conclusions(fitted.summary.to_json())[-1].text.startswith(f"Look whether it is a mistake that {words}")
+    # A model that has learnt nothing from all rows does not take the place of one that has from most of them.
+    assert fitted.summary.verdict != "no better than noise"
+    assert not fitted.summary.refitted
+    assert np.corrcoef(fitted.predict(frame)["mean"], np.sin(2.0 * X[:, 0]))[0, 1] > 0.9
