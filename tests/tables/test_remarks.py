@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from nearexact import tables
 from nearexact.tables.conclusions import conclusions
-from nearexact.tables.recipe import Split
+from nearexact.tables.reading import open_table
+from nearexact.tables.recipe import Split, prepare
 from nearexact.tables.remarks import far_targets
 
 
@@ -46,3 +49,23 @@ def test_a_mistyped_target_is_what_to_look_at_first() -> None:
     assert fitted.summary.verdict != "no better than noise"
     assert not fitted.summary.refitted
     assert np.corrcoef(fitted.predict(frame)["mean"], np.sin(2.0 * X[:, 0]))[0, 1] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_told"),
+    [
+        (["4.064", "458", "12.500"], True),
+        (["4.064", "458", "12"], True),
+        (["4.064", "45", "12.5"], False),
+        (["4.064", "45", "7"], False),  # weights in kg, perhaps
+        (["4.064", "4580", "700"], False),  # thousands are not separated
+        (["4.064", "5.125", "0.250"], False),
+        (["4.064", "5.125", "6.250"], False),
+    ],
+)
+def test_points_that_may_separate_thousands_are_pointed_out(numbers: list[str], is_told: bool, tmp_path: Path) -> None:
+    rows = "".join(f"{numbers[i % 3]};{i + 0.5}\n" for i in range(12))
+    (tmp_path / "t.csv").write_text(f"x;y\n{rows}")
+    notes = prepare(open_table(tmp_path / "t.csv"), "y", split=Split(0.0)).notes
+    expected = "points in 'x', as in 4.064, are read as decimal marks; if they separate thousands, pass --decimal ,"
+    assert (expected in notes) == is_told

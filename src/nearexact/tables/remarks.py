@@ -28,16 +28,34 @@ def number_remarks(frame: pd.DataFrame, targets: Sequence[str], file: TableFile)
     """How numbers were read, where they may have been meant otherwise."""
     signs = {target: cells.sign_of(frame[target]) for target in targets}
     remarks = [f"{target!r} is predicted without its {sign}" for target, sign in signs.items() if sign]
-    for name in frame.columns if file.decimal == "," else []:
-        if cells.is_text(frame[name]):
-            with_mark = frame[name].dropna()
-            with_mark = with_mark[with_mark.str.contains(",", regex=False)].str.strip()
-            if len(with_mark) and with_mark.str.fullmatch(THOUSANDS.pattern).all():
-                remarks.append(
-                    f"commas in {name!r}, as in {with_mark.iloc[0]}, are read as decimal marks; if they separate"
-                    " thousands, pass --decimal ."
-                )
+    mark, other, marks = (",", ".", "commas") if file.decimal == "," else (".", ",", "points")
+    texts = (name for name in frame.columns if cells.is_text(frame[name]))
+    examples = {name: _thousands(frame[name], mark) for name in texts}
+    remarks += [
+        f"{marks} in {name!r}, as in {example}, are read as decimal marks; if they separate thousands, pass --decimal"
+        f" {other}"
+        for name, example in examples.items()
+        if example is not None
+    ]
     return remarks
+
+
+def _thousands(series: pd.Series, mark: str) -> str | None:
+    """A number whose decimal mark may separate thousands, if all those with a mark are such; None without any.
+
+    Three digits after a point are common, so that other cells must speak for thousands: whole numbers up to 999, some
+    of them of three digits.
+    """
+    text = cells.cleaned(series).dropna()
+    has_mark = text.str.contains(mark, regex=False)
+    with_mark, others = text[has_mark], text[~has_mark]
+    if with_mark.empty or not with_mark.str.fullmatch(THOUSANDS.pattern).all():
+        return None
+    if mark == "." and not (
+        others.str.fullmatch(r"[+-]?\d{1,3}").all() and others.str.fullmatch(r"[+-]?[1-9]\d\d").any()
+    ):
+        return None
+    return str(with_mark.iloc[0])
 
 
 def far_targets(name: str, y: FloatArray) -> str | None:
