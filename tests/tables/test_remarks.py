@@ -69,3 +69,26 @@ def test_points_that_may_separate_thousands_are_pointed_out(numbers: list[str], 
     notes = prepare(open_table(tmp_path / "t.csv"), "y", split=Split(0.0)).notes
     expected = "points in 'x', as in 4.064, are read as decimal marks; if they separate thousands, pass --decimal ,"
     assert (expected in notes) == is_told
+
+
+def test_a_category_among_numbers_is_pointed_out(tmp_path: Path) -> None:
+    def notes(sizes: list[str]) -> tuple[str, ...]:
+        frame = pd.DataFrame({"size": sizes, "y": np.random.default_rng(0).normal(size=len(sizes))})
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        return prepare(open_table(tmp_path / "t.csv"), "y", split=Split(0.0)).notes
+
+    few = [str(1 + i % 5) for i in range(30)]
+    told = "'size' is read as a category: most are numbers, but not {} in row {}; correct that cell if it should be one"
+    assert notes([*few, "unknown"]) == (told.format("'unknown'", 31),)
+    assert notes(["-", *few]) == (told.format("'-'", 1),)
+    assert notes([*few, *(["5+"] * 10)]) == ()  # so many are meant
+    with pytest.raises(
+        ValueError, match=r"'size' is text with 12 different values; most are numbers, but not '-' in row 4"
+    ):
+        notes([f"{i}.5" if i != 3 else "-" for i in range(12)])
+
+
+def test_columns_that_are_categories_by_their_type_need_no_remark() -> None:
+    for codes in ([*"12345" * 5, "x"], [*"0123456789", "10", "x"]):
+        frame = pd.DataFrame({"a": pd.Categorical(codes), "y": np.sin(np.arange(len(codes)))})
+        assert prepare(open_table(frame), "y").notes == ()

@@ -20,6 +20,8 @@ Kind = Literal["number", "boolean", "date", "category"]
 KINDS = ("number", "boolean", "date", "category")
 MAX_CATEGORIES = 20
 LARGEST_NUMBER = 1e150  # its square is still finite; a larger one is a mistake that would make all others alike
+# Of ten cells or more: where so many are numbers, the others are rather mistakes than names of categories.
+MOSTLY, FEWEST_CELLS = 0.8, 10
 CYCLES = {"year": 365.2425, "day": 1.0}  # days
 TWO_YEARS = 2 * 365.0  # days; in less, the time of year and the trend look alike
 
@@ -179,27 +181,39 @@ def recognise(
         date_format = date_format[0 if day_first else 1]
     if date_format is not None:
         return _date(Column(name, "date", date_format=date_format), series)
-    return _category(name, series, decimal, max_categories)
+    return _category(name, series, decimal, max_categories, categorical)
 
 
-def _category(name: str, series: pd.Series, decimal: str, most: int) -> Column:
+def _category(name: str, series: pd.Series, decimal: str, most: int, categorical: bool) -> Column:
     text = cells.as_text(series)
     categories = sorted(text.dropna().unique())
-    if len(categories) > most:
-        but = "; all are different, as those of an id" if len(categories) == len(text.dropna()) else ""
-        number = Column(name, "number", sign=_most_frequent_sign(text))
-        values, wrong = cells.numbers(series, decimal, number.sign)
-        if wrong.any() and np.isfinite(values).sum() > wrong.sum():
-            at = int(np.flatnonzero(wrong)[0])
-            with_sign = f" with {number.sign}" if number.sign else ""
-            but = f"; most are numbers{with_sign}, but not {_shown(series.iloc[at])} in row {at + 1}"
+    too_many = len(categories) > most
+    stray = "" if categorical else no_number(series, decimal, share=0.5 if too_many else MOSTLY)
+    if too_many or (stray and len(categories) >= MOSTLY * text.notna().sum()):
+        but = ""
+        if stray:
+            but = f"; {stray}"
         elif (example := _with_a_unit(text)) is not None:
             but = f"; most are numbers with a unit, such as {_shown(example)}"
+        elif len(categories) == len(text.dropna()):
+            but = "; all are different, as those of an id"
+        more = f", more than {most}" if too_many else ""
         raise problem(
-            f"column {name!r} is text with {len(categories)} different values, more than {most}{but}",
-            "correct it, leave it out with --ignore, or raise --max-categories",
+            f"column {name!r} is text with {len(categories)} different values{more}{but}",
+            f"correct it, leave it out with --ignore{', or raise --max-categories' if too_many else ''}",
         )
     return Column(name, "category", categories=tuple(categories))
+
+
+def no_number(series: pd.Series, decimal: str, share: float = MOSTLY) -> str:
+    """Which cell is the first that is no number, in words, where more than this share are; empty elsewhere."""
+    sign = _most_frequent_sign(cells.as_text(series))
+    values, wrong = cells.numbers(series, decimal, sign)
+    count = int(np.isfinite(values).sum() + wrong.sum())
+    if not wrong.any() or count < FEWEST_CELLS or wrong.sum() >= (1.0 - share) * count:
+        return ""
+    at = int(np.flatnonzero(wrong)[0])
+    return f"most are numbers{f' with {sign}' if sign else ''}, but not {_shown(series.iloc[at])} in row {at + 1}"
 
 
 def _with_a_unit(text: pd.Series) -> str | None:

@@ -16,7 +16,7 @@ from nearexact.tables import cells
 from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.reading import TableFile, read
-from nearexact.tables.remarks import counts_rows, far_targets, looks_like_an_index, number_remarks
+from nearexact.tables.remarks import counts_rows, far_targets, looks_like_an_index, number_remarks, stray_cells
 from nearexact.typing import FloatArray
 
 Missing = Literal["error", "drop", "median"]
@@ -257,6 +257,7 @@ def prepare(
         else:
             columns.append(column)
             parts.append(values)
+            notes += stray_cells(column, frame[name], file)
     if not columns:
         raise ValueError(f"{file.name} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
     recipe = replace(roles, columns=tuple(columns), left_out=left_out)

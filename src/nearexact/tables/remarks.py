@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nearexact.tables import cells
-from nearexact.tables.columns import Column
+from nearexact.tables.columns import Column, no_number
 from nearexact.tables.dialect import THOUSANDS
 from nearexact.tables.reading import TableFile
 from nearexact.typing import FloatArray
@@ -56,6 +56,14 @@ def _thousands(series: pd.Series, mark: str) -> str | None:
     ):
         return None
     return str(with_mark.iloc[0])
+
+
+def stray_cells(column: Column, series: pd.Series, file: TableFile) -> list[str]:
+    """Whether a column is a category only because a few of its cells are no numbers."""
+    if column.kind != "category" or column.name in file.categorical:
+        return []
+    stray = no_number(series, file.decimal)
+    return [f"{column.name!r} is read as a category: {stray}; correct that cell if it should be one"] if stray else []
 
 
 def far_targets(name: str, y: FloatArray) -> str | None:
