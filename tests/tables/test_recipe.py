@@ -64,6 +64,37 @@ def test_missing_values_filled_from_the_rows_to_train_on(tmp_path: Path) -> None
     assert len(table.y_train) + len(table.y_test) == 13  # a target is never made up
 
 
+@pytest.mark.parametrize("missing", ["drop", "median"])
+def test_columns_of_one_value_are_left_out_with_blanks_or_without(missing: str, tmp_path: Path) -> None:
+    """And the rows that are trained on are found again, though none is dropped for such a column."""
+    n = np.arange(30)
+    frame = pd.DataFrame({"x": np.sin(n), "flag": np.where(n % 3, "yes", None), "seven": np.where(n % 4, 7.0, np.nan)})
+    frame = frame.assign(y=np.where(n < 28, np.cos(n), np.nan), late=np.where(n < 28, 1, 2))
+    table = prepared(tmp_path, frame, missing=missing)
+    assert table.recipe.names == ["x"]
+    assert table.recipe.left_out == {
+        "flag": "constant but for blank cells",
+        "seven": "constant but for blank cells",
+        "late": "constant in the rows that are left",
+    }
+    assert len(table.y_train) + len(table.y_test) == 28
+    assert "left out 'flag': constant but for blank cells" in table.notes
+    values, _ = training_rows(open_table(tmp_path / "t.csv", wanted={"y"}), table.recipe, len(table.y_train))
+    np.testing.assert_array_equal(values, table.train)
+    with pytest.raises(ValueError, match=r"missing values in 'flag' \(10\)"):  # they may mean something
+        prepared(tmp_path, frame)
+    with pytest.raises(ValueError, match=r"no column to learn from .*'flag' is constant but for blank cells"):
+        prepared(tmp_path, frame[["flag", "y"]], missing=missing)
+
+
+def test_a_column_that_is_constant_in_the_rows_that_are_left_is_left_out(tmp_path: Path) -> None:
+    n = np.arange(30)
+    frame = pd.DataFrame({"x": np.where(n % 2, np.sin(n), np.nan), "z": np.where(n % 2, 3.0, n), "y": np.cos(n)})
+    table = prepared(tmp_path, frame.assign(w=np.sin(2 * n)), missing="drop")
+    assert table.recipe.names == ["x", "w"]
+    assert table.recipe.left_out == {"z": "constant in the rows that are left"}
+
+
 def test_inputs_by_name_in_any_order(tmp_path: Path) -> None:
     complete = FRAME.dropna(subset=["age", "city", "y"])
     table = prepared(tmp_path, complete, split=Split(0.0))

@@ -262,7 +262,10 @@ def prepare(
         raise ValueError(f"{file.name} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
     recipe = replace(roles, columns=tuple(columns), left_out=left_out)
     prepared = _parts(recipe, np.column_stack(parts), learnt)
-    suspects = [c.name for c, values in zip(columns, parts, strict=True) if looks_like_an_index(c, values)]
+    used = prepared.recipe.names
+    suspects = [
+        c.name for c, values in zip(columns, parts, strict=True) if c.name in used and looks_like_an_index(c, values)
+    ]
     notes += [
         f"{name!r} looks like an index or an id: if it does no more than number the rows, leave it out with --ignore"
         for name in suspects
@@ -351,6 +354,7 @@ def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
 def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
     """Deal with missing values, and split the rows."""
     _check_missing(recipe, values, learnt)
+    recipe, values = _varying(recipe, values, learnt)
     values, learnt, notes = _complete_rows(recipe, values, learnt)
     if len(values) < FEWEST_ROWS:
         raise ValueError(f"at least {FEWEST_ROWS} rows without missing values are needed, got {len(values)}")
@@ -371,6 +375,26 @@ def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
     trained, tested = learnt.of(train), learnt.of(test)
     parts = (values[train], trained.y, values[test], tested.y)
     return Prepared(recipe, *parts, tuple(notes), noise_train=trained.noise, noise_test=tested.noise)
+
+
+def _varying(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[Recipe, FloatArray]:
+    """Without columns that are constant where they are given in the rows that are kept; no row is dropped for them."""
+    while True:
+        kept = _complete_rows(recipe, values, learnt)[0]
+        varies = np.array([len(np.unique(column[~np.isnan(column)])) > 1 for column in kept.T])
+        if varies.all() or len(kept) < FEWEST_ROWS:
+            return recipe, values
+        blank = np.asarray(np.isnan(values).any(0))
+        reasons = {
+            name: "constant but for blank cells" if blank[i] else "constant in the rows that are left"
+            for i, name in enumerate(recipe.names)
+            if not varies[i]
+        }
+        left_out = {**recipe.left_out, **reasons}
+        if not varies.any():
+            raise ValueError(f"there is no column to learn from besides the target{_reasons(left_out)}")
+        columns = tuple(column for column, does in zip(recipe.columns, varies, strict=True) if does)
+        recipe, values = replace(recipe, columns=columns, left_out=left_out), values[:, varies]
 
 
 def _check_missing(recipe: Recipe, values: FloatArray, learnt: Learnt) -> None:
