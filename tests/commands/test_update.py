@@ -13,6 +13,7 @@ import nearexact
 from nearexact import tables
 from nearexact.cli import main
 from nearexact.kernels import SquaredExponential
+from nearexact.tables.recipe import Recipe
 from tests.commands.helpers import assert_nothing_is_overwritten, assert_refused
 
 KERNEL = SquaredExponential([1.0, 3.0]).with_bounds(lengthscales="fixed", variance="fixed")
@@ -117,3 +118,29 @@ def test_rows_that_do_not_go_with_the_model_are_refused(
 @pytest.mark.usefixtures("linked_files")
 def test_no_input_is_overwritten(output: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert_nothing_is_overwritten(["update", "model.nx", "t.csv", "-o", output], capsys)
+
+
+@pytest.mark.filterwarnings("ignore:the new rows are")
+def test_targets_have_the_sign_that_they_had_at_the_fit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=30), rng.normal(size=30)
+
+    def table(name: str, form: str) -> Path:
+        pd.DataFrame({"x": x, "y": [form.format(value) for value in y]}).to_csv(tmp_path / name, index=False)
+        return tmp_path / name
+
+    shares, plain = table("shares.csv", "{:.2f}%"), table("plain.csv", "{:.4f}")
+    of_shares, of_plain = (
+        tables.fit(path, "y", kernel="se", time_limit="0.5s", test_fraction=0.0) for path in (shares, plain)
+    )
+    recipes = of_shares.prepared.recipe, of_plain.prepared.recipe
+    assert [recipe.target_signs for recipe in recipes] == [("%",), ("",)]
+    assert [Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) for recipe in recipes] == list(recipes)
+    with pytest.raises(ValueError, match=r"column 'y' has '.*' in row 1, where a finite number with % is expected"):
+        tables.update((of_shares.model, recipes[0]), plain)
+    with pytest.raises(ValueError, match=r"column 'y' has .*% is understood only where all cells"):
+        tables.update((of_plain.model, recipes[1]), shares)
+    assert tables.update((of_shares.model, recipes[0]), shares).rows == 30
+    words = recipes[1].to_json()
+    words.pop("target_signs")  # as in models of earlier releases
+    assert tables.update((of_plain.model, Recipe.from_json(words)), shares).rows == 30

@@ -137,7 +137,8 @@ class Column:
             return "yes or no is expected"
         signs = [sign for sign in cells.SIGNS if sign in str(cell)]
         if signs and signs != [self.sign]:
-            return f"a finite number is expected: {signs[0]} is understood only where all cells of the column have it"
+            where = "all cells of the column have it, also those of the fit"
+            return f"a finite number is expected: {signs[0]} is understood only where {where}"
         return f"a finite number with {self.sign} is expected" if self.sign else "a finite number is expected"
 
 

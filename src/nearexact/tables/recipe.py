@@ -59,6 +59,7 @@ class Recipe:
     several: tuple[str, ...] = ()  # targets, where there is more than one: `target` then names them all
     noise_column: str | None = None  # with the variance of each row's known noise
     weight_column: str | None = None
+    target_signs: tuple[str, ...] | None = None  # of per cent or of a currency, for each target; earlier releases: None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -134,12 +135,14 @@ class Recipe:
             **({"several": list(self.several)} if self.several else {}),
             **({"noise_column": self.noise_column} if self.noise_column is not None else {}),
             **({"weight_column": self.weight_column} if self.weight_column is not None else {}),
+            **({"target_signs": list(self.target_signs)} if self.target_signs is not None else {}),
         }
 
     @staticmethod
     def from_json(description: Any) -> Recipe:
         """The recipe that `to_json` described."""
         try:
+            signs = description.get("target_signs")
             recipe = Recipe(
                 target=description["target"],
                 columns=tuple(Column.from_json(column) for column in description["columns"]),
@@ -150,9 +153,11 @@ class Recipe:
                 several=tuple(description.get("several", ())),
                 noise_column=description.get("noise_column"),
                 weight_column=description.get("weight_column"),
+                target_signs=None if signs is None else tuple(signs),
             )
             if (
-                not all(isinstance(name, str) for name in (recipe.target, *recipe.learnt_from))
+                not all(isinstance(name, str) for name in (recipe.target, *recipe.learnt_from, *(signs or ())))
+                or (signs is not None and len(signs) != len(recipe.targets))
                 or not recipe.columns
                 or recipe.missing not in MISSING_POLICIES
             ):
@@ -234,6 +239,7 @@ def prepare(
     )
     _check_roles(file, roles, ignore)
     frame = read(file, [name for name in file.columns if name not in ignore])
+    roles = replace(roles, target_signs=tuple(cells.sign_of(frame[name]) for name in targets))
     learnt = _learnt(frame, roles, file.decimal)
     left_out, notes = dict.fromkeys(ignore, "ignored"), number_remarks(frame, targets, file)
     columns, parts = [], []
@@ -326,7 +332,9 @@ def _check_roles(file: TableFile, roles: Recipe, ignore: Collection[str]) -> Non
 
 def _learnt(frame: pd.DataFrame, recipe: Recipe, decimal: str) -> Learnt:
     """Targets and noise as numbers, NaN where a cell is missing."""
-    targets = [target_values(frame[name], name, decimal) for name in recipe.targets]
+    signs = recipe.target_signs or [None] * len(recipe.targets)
+    pairs = zip(recipe.targets, signs, strict=True)
+    targets = [target_values(frame[name], name, decimal, sign) for name, sign in pairs]
     arguments = {"noise_variance": recipe.noise_column, "sample_weight": recipe.weight_column}
     noise = {
         argument: Column(name, "number").values(frame[name], decimal)
@@ -336,11 +344,11 @@ def _learnt(frame: pd.DataFrame, recipe: Recipe, decimal: str) -> Learnt:
     return Learnt(targets[0] if len(targets) == 1 else np.column_stack(targets), noise)
 
 
-def target_values(series: pd.Series, name: str, decimal: str) -> FloatArray:
-    """The target as numbers; other kinds of targets cannot be predicted."""
+def target_values(series: pd.Series, name: str, decimal: str, sign: str | None = None) -> FloatArray:
+    """The target as numbers, with this sign or, by default, their own; other kinds of targets cannot be predicted."""
     if not pd.api.types.is_float_dtype(series.dtype) and not cells.is_text(series):
         raise ValueError(f"the target {name!r} must hold numbers, got {series.dtype}")
-    return Column(name, "number", sign=cells.sign_of(series)).values(series, decimal)
+    return Column(name, "number", sign=cells.sign_of(series) if sign is None else sign).values(series, decimal)
 
 
 def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
