@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pkgutil
 import re
 import signal
 import subprocess
@@ -303,8 +304,48 @@ def test_ctrl_c_saves_the_best_model_so_far(
     assert main(["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(model), *options]) == 130
     way = "sparse GP with" if objective is SparseObjective else "exact GP, is in"
     assert f"stopped; the best model so far, {way}" in capsys.readouterr().err
+    assert main(["show", str(model)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "stopped by Ctrl-C before the test" in shown or "on all rows: that was interrupted" in shown
+    assert "No rows were kept back" not in shown
+    assert "the limit" not in shown
     assert main(["predict", str(model), str(tmp_path / "t.csv"), "-o", str(tmp_path / "o.csv")]) == 0
     assert len(pd.read_csv(tmp_path / "o.csv")) == 80
+
+
+@pytest.mark.parametrize(
+    ("step", "refit", "words"),
+    [
+        ("nearexact.tables.model_search.evaluate", True, "stopped by Ctrl-C before the test"),
+        ("nearexact.tables.model_search._is_lesser", True, "not trained on all rows: that was interrupted"),
+        ("nearexact.tables.summarising.relevances", False, "test rows: 12"),
+    ],
+)
+def test_ctrl_c_after_the_training_keeps_what_is_finished(
+    step: str,
+    refit: bool,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    houses(80).to_csv(tmp_path / "t.csv", index=False)
+    original, calls = pkgutil.resolve_name(step), itertools.count()
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        if next(calls) == 0:
+            signal.raise_signal(signal.SIGINT)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(step, interrupted)
+    model, options = tmp_path / "m.nx", [*QUICK[:-1], "--refit" if refit else "--no-refit"]
+    assert main(["fit", str(tmp_path / "t.csv"), "--target", "price", "-o", str(model), *options]) == 130
+    assert f"the best model so far, exact GP, is in {model}" in capsys.readouterr().err
+    assert main(["show", str(model)]) == 0
+    shown = capsys.readouterr().out
+    assert words in " ".join(shown.split())
+    assert "No rows were kept back" not in shown
+    assert "the limit" not in shown
 
 
 def test_outputs_that_cannot_be_written_are_found_before_the_fit(

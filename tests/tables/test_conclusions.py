@@ -150,5 +150,17 @@ def test_more_time_and_more_rows() -> None:
     assert "let 1 further kernels be tried" in answers(tried=untried)[2].text
 
 
+def test_a_fit_that_was_stopped_is_said_to_be() -> None:
+    untested = {"scores": [], "coverage": {}, "verdict": "not reached", "ended": "time limit"}
+    quality, _, more, steps = answers(interrupted=True, **untested)
+    assert quality.text == "It was stopped by Ctrl-C before the test, so nothing is known about errors on new rows."
+    assert "stopped by Ctrl-C" in more.text
+    assert "limit came" not in more.text
+    assert steps.text.startswith("Fit again, and let it come to its end")
+    earlier, _, more, steps = answers(**untested)  # summaries of earlier releases do not say so
+    assert earlier.word == "not tested"
+    assert steps.text
+
+
 def test_columns_that_look_like_an_index_come_first() -> None:
     assert answers(index_like=["row no"])[3].text.startswith("Leave out row no (--ignore) if it only numbers the rows")

@@ -51,6 +51,11 @@ def is_sound(quality: Conclusion, intervals: Conclusion) -> bool:
     return quality.kind == "good" and intervals.kind != "bad"
 
 
+def stopped_before_test(record: Record) -> bool:
+    """Whether Ctrl-C came before the rows that were kept back could be predicted."""
+    return bool(record.get("interrupted") and record["rows_test"] and not record["scores"])
+
+
 def nothing_learnt(record: Record) -> bool:
     """Whether the model explains no more than a constant."""
     return bool(record["verdict"] == "no better than noise")
@@ -61,7 +66,8 @@ def _quality(record: Record) -> Conclusion:
     if nothing_learnt(record):
         return answer("nothing learnt", "plain", " ".join([*_errors(record), *_tried(record)]))
     if not record["scores"]:
-        return answer("not tested", "plain", "No rows were kept back, so nothing is known about errors on new rows.")
+        why = "It was stopped by Ctrl-C before the test" if stopped_before_test(record) else "No rows were kept back"
+        return answer("not tested", "plain", f"{why}, so nothing is known about errors on new rows.")
     model, linear, mean = record["scores"]
     errors = " ".join(_errors(record))
     if record["rows_test"] < FEW_TEST_ROWS:
@@ -170,6 +176,8 @@ def _more(record: Record, sound: bool) -> Conclusion:
 
 def _more_time(record: Record) -> tuple[str, bool]:
     doubt, ended = record.get("doubt"), record["ended"]
+    if _is_unfinished(record):
+        return "More time may help: it was stopped by Ctrl-C.", True
     if ended == "memory limit":
         return "More time would not help, but more memory would: its limit ended the training.", False
     if record["verdict"] in NEAR_EXACT:
@@ -185,6 +193,11 @@ def _more_time(record: Record) -> tuple[str, bool]:
     if doubt:
         return "More time may help: it is not certain that this is the best model.", True
     return "More time would hardly help: training came to its end.", False
+
+
+def _is_unfinished(record: Record) -> bool:
+    """Whether Ctrl-C came before there was a trained model; of one that was tested, the training is over."""
+    return bool(record.get("interrupted") and not record["scores"])
 
 
 def whole_noise(record: Record) -> float:
@@ -214,7 +227,9 @@ def _has_few_rows(record: Record) -> bool:
 def _next_steps(record: Record, quality: Conclusion, intervals: Conclusion) -> Conclusion:
     steps = [f"look whether it is a mistake that {words}" for words in record.get("far_targets", [])]
     steps += [f"leave out {name} (--ignore) if it only numbers the rows" for name in record.get("index_like", [])]
-    if _more_time(record)[1]:
+    if _is_unfinished(record):
+        steps.append("fit again, and let it come to its end or give it a shorter --time-limit")
+    elif _more_time(record)[1]:
         steps.append("allow more time (--time-limit)")
     if record["ended"] == "memory limit":
         steps.append("allow more memory (--memory-limit)")
@@ -223,6 +238,8 @@ def _next_steps(record: Record, quality: Conclusion, intervals: Conclusion) -> C
             steps.append("try other kernels (--kernel auto)")
         steps.append("check whether columns were read as they were meant, and look for columns that say more")
         steps.append("until then, predict the mean")
+    elif stopped_before_test(record):
+        pass  # what comes first is said
     elif not record["scores"]:
         steps.append("keep some rows back to test (--test-fraction 0.15)")
     elif quality.kind == "good":

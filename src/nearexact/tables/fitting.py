@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -118,14 +119,19 @@ def fit(
     limits = SearchLimits(seconds, memory_limit, written(time_limit, " s"))
     search = ModelSearch(prepared, limits, refit=refit, seed=seed, progress=progress, on_event=on_event)
     found = search.run(kernel)
-    summary = summarise(
-        found,
-        prepared,
+    figures = partial(
+        summarise,
+        prepared=prepared,
         seconds=search.seconds(),
         time_limit=limits.written,
         memory_limit=written(memory_limit, " bytes"),
         notes=search.notes,
     )
+    try:
+        summary = figures(found)
+    except KeyboardInterrupt:  # a finished model is not lost because of its figures, which take seconds
+        found = replace(found, interrupted=True)
+        summary = figures(found)
     model = found.model
     # The display is for this fit, not for those who load the model; and limits are those that the user gave.
     model._shown_time = None

@@ -100,10 +100,16 @@ class ModelSearch:
         model = self._model(choice.kernel, self._first_seconds(choice.kernel), self.limits.memory)
         if not _fitted(model, self.X, self.y, choice.start, self.noise):
             return Found(model, choice, interrupted=True)
-        found = Found(model, choice, evaluate(model, self.prepared))
-        if self.refit:
-            found = self._refitted(found)
-        self._note_limit(found.model)
+        found = Found(model, choice)
+        try:
+            found = replace(found, evaluation=evaluate(model, self.prepared))
+            if self.refit:
+                found = self._refitted(found)
+            self._note_limit(found.model)
+        except KeyboardInterrupt:  # what is finished is kept
+            if found.evaluation is not None and self.refit:
+                self.notes.append("not trained on all rows: that was interrupted")
+            return replace(found, interrupted=True)
         return found
 
     # ---- training --------------------------------------------------------------------------------------------------
@@ -124,8 +130,6 @@ class ModelSearch:
         start = (tested.kernel_, tested.noise_variance_)
         try:
             ended = _fitted(model, self.prepared.recipe.frame(values), learnt.y, start, learnt.noise)
-        except KeyboardInterrupt:
-            ended = False
         except (ValueError, NumericalError) as error:  # the memory limit may be too low for all rows
             self.notes.append(f"not trained on all rows: {error}")
             return found

@@ -53,6 +53,7 @@ def summarise(
         about_theta=certificate.about_theta,
         evidence=certificate.evidence,
         ended=model.history_[-1].ended,
+        interrupted=found.interrupted,
         noise_std=math.sqrt(model.noise_variance_) * (1.0 if recipe.several else float(model._scaling_y.scale)),
         known_noise_std=math.sqrt(float(np.mean(prepared.noise_train.get("noise_variance", 0.0)))),
         seconds=seconds,

@@ -39,6 +39,7 @@ class Summary:
     about_theta: str  # what speaks for the hyperparameters
     evidence: Evidence | None
     ended: str
+    interrupted: bool  # by Ctrl-C; before the test if there are no scores
     noise_std: float  # of the learnt noise, in the units of the target; of several, in their standard deviations
     known_noise_std: float  # of the noise that is known of the rows: its root mean square; 0 where none is known
     seconds: float

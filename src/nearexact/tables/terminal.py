@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nearexact.model_header import ModelHeader, positive
-from nearexact.tables.conclusions import conclusions, nothing_learnt
+from nearexact.tables.conclusions import conclusions, nothing_learnt, stopped_before_test
 from nearexact.tables.number_text import number, percent, seconds
 from nearexact.tables.predicting import checked_recipe
 from nearexact.tables.recipe import RECIPE, Recipe
@@ -66,7 +66,8 @@ def _figures(summary: dict[str, Any]) -> list[str]:
         covered = (f"{percent(float(level))}: {100 * share:.1f} %" for level, share in summary["coverage"].items())
         lines.append(_entry("coverage", ", ".join(covered)))
     else:
-        lines.append("no test rows: no figures for new data")
+        why = "stopped by Ctrl-C before the test" if stopped_before_test(summary) else "no test rows"
+        lines.append(f"{why}: no figures for new data")
     lines += [
         _entry("certificate", certificate_line(summary)),
         *_wrapped(verdict_words(summary)),
