@@ -13,6 +13,7 @@ import nearexact
 from nearexact import tables
 from nearexact.cli import main
 from nearexact.tables.recipe import Split
+from tests.commands.helpers import assert_refused
 
 QUICK = ["--kernel", "se", "--time-limit", "1s", "--quiet"]
 
@@ -97,7 +98,7 @@ def test_several_targets_have_columns_of_their_own(
         (["--target", "y", "--noise-column", "y"], "must be different columns"),
         (["--target", "y,y"], "must be different columns"),
         (["--target", "y", "--weight-column", "weight", "--ignore", "weight"], "is learnt from and cannot be ignored"),
-        (["--target", "y", "--noise-column", "z"], "noise_variance must not be negative"),
+        (["--target", "y", "--noise-column", "z"], "where a number from 0 up is expected"),
         (["--target", "y,z", "--noise-column", "variance"], "noise_variance is for one target, got 2"),
         (["--target", "y,z", "--report", "page.html"], "a report is about one target, got 2"),
     ],
@@ -123,3 +124,24 @@ def test_a_comma_in_a_name_is_a_part_of_it(tmp_path: Path) -> None:
     result = tables.fit(tmp_path / "t.csv", "a,b", kernel="se", time_limit="0.2s", test_fraction=0.0)
     assert result.summary.target == "a,b"
     assert not result.prepared.recipe.several
+
+
+@pytest.mark.parametrize("column", ["variance", "weight"])
+@pytest.mark.parametrize(("cell", "words"), [(-0.5, "a number from 0 up is expected"), ("bad", "a finite number is")])
+def test_cells_that_are_no_noise_or_weight_are_named(
+    column: str,
+    cell: object,
+    words: str,
+    table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("nearexact.tables.model_search.ModelSearch.run", lambda *_: pytest.fail("it was trained"))
+    frame = pd.read_csv(table).astype({column: object})
+    frame.loc[20, column] = cell
+    frame.loc[3, "y"] = np.nan  # a row that is dropped does not change the numbers of others
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    options = [f"--{'noise' if column == 'variance' else 'weight'}-column", column, "--missing", "drop"]
+    arguments = ["fit", str(tmp_path / "t.csv"), "--target", "y", "-o", str(tmp_path / "m.nx"), *options]
+    assert_refused(arguments, f"column {column!r} has {cell!r} in row 21, where {words}", capsys)

@@ -99,7 +99,7 @@ def test_a_frame_is_added_to_a_model_that_is_at_hand(folder: Path, tmp_path: Pat
         (lambda more: more.drop(columns="x"), "lacks column 'x'"),
         (lambda more: more.drop(columns=["y", "weight"]), "lacks columns 'y', 'weight'"),
         (lambda more: more.assign(kind="c"), "'c'"),
-        (lambda more: more.assign(variance=-1.0), "noise_variance must not be negative"),
+        (lambda more: more.assign(variance=-1.0), "where a number from 0 up is expected"),
         (lambda more: more.assign(weight=0.0), "has no rows to learn from"),
         (lambda more: more.assign(x=np.nan), "missing values in 'x' (20)"),
     ],

@@ -337,11 +337,19 @@ def _learnt(frame: pd.DataFrame, recipe: Recipe, decimal: str) -> Learnt:
     targets = [target_values(frame[name], name, decimal, sign) for name, sign in pairs]
     arguments = {"noise_variance": recipe.noise_column, "sample_weight": recipe.weight_column}
     noise = {
-        argument: Column(name, "number").values(frame[name], decimal)
+        argument: _not_negative(Column(name, "number").values(frame[name], decimal), name)
         for argument, name in arguments.items()
         if name is not None
     }
     return Learnt(targets[0] if len(targets) == 1 else np.column_stack(targets), noise)
+
+
+def _not_negative(values: FloatArray, name: str) -> FloatArray:
+    """These variances or weights, if they can be some."""
+    if (values < 0.0).any():
+        at = int(np.flatnonzero(values < 0.0)[0])
+        raise ValueError(f"column {name!r} has {values[at]:g} in row {at + 1}, where a number from 0 up is expected")
+    return values
 
 
 def target_values(series: pd.Series, name: str, decimal: str, sign: str | None = None) -> FloatArray:
