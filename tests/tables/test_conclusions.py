@@ -150,6 +150,18 @@ def test_more_time_and_more_rows() -> None:
     assert "let 1 further kernels be tried" in answers(tried=untried)[2].text
 
 
+@pytest.mark.parametrize(("limit", "seconds", "blamed"), [
+    ("60s", 0.5, False), ("60s", 10.0, True), ("60s", 61.0, True), (None, 1e9, False), ("1e+06 s", 1.0, True),
+    ("60s", None, True),
+])  # fmt: skip
+def test_time_is_blamed_only_where_it_was_used(limit: str | None, seconds: float | None, blamed: bool) -> None:
+    for ended in ("time limit", "line search"):
+        found = {"verdict": "not reached", "doubt": Doubt.STILL_RISING, "ended": ended}
+        _, _, more, steps = answers(time_limit=limit, seconds=seconds, **found)
+        assert more.word.startswith("time: yes" if blamed else "time: hardly")
+        assert ("--time-limit" in steps.text) == blamed
+
+
 def test_a_fit_that_was_stopped_is_said_to_be() -> None:
     untested = {"scores": [], "coverage": {}, "verdict": "not reached", "ended": "time limit"}
     quality, _, more, steps = answers(interrupted=True, **untested)

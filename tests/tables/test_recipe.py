@@ -54,10 +54,10 @@ def test_rows_with_missing_values_dropped(tmp_path: Path) -> None:
 
 
 def test_missing_values_filled_from_the_rows_to_train_on(tmp_path: Path) -> None:
-    table = prepared(tmp_path, missing="median", split=Split(0.3, seed=1))
+    table = prepared(tmp_path, missing="median", split=Split(0.1, seed=1))
     names = table.recipe.names
     known = table.train[:, names.index("age")]
-    train = Split(0.3, seed=1).rows(13)[0]
+    train = Split(0.1, seed=1).rows(13)[0]
     ages = FRAME["age"][FRAME["y"].notna()].astype(float).to_numpy()[train]
     np.testing.assert_array_equal(known, np.where(np.isnan(ages), np.nanmedian(ages), ages))
     assert "filled in 1 cells of 'age', 1 cells of 'city'" in table.notes
@@ -120,6 +120,8 @@ def test_inputs_by_name_in_any_order(tmp_path: Path) -> None:
         ({"x": [1, 1, 1], "y": [1, 2, 3]}, {}, r"besides the target 'y' \('x' is constant\)"),
         ({"x": [1, 2, 3], "y": ["a", "b", "c"]}, {}, "column 'y' has 'a' in row 1, where a finite number is expected"),
         ({"x": range(9), "y": range(9)}, {}, "at least 10 rows without missing values are needed, got 9"),
+        ({"x": range(80), "y": range(80)}, {"split": Split(0.99)}, "2 rows to train on are too few: 78 of 80 are kept"),
+        ({"x": range(10), "y": range(10)}, {}, r"8 rows to train on are too few: .*\nlower --test-fraction"),
         ({"x": range(10), "y": [0.5] * 10}, {}, "the target 'y' is 0.5 in all rows: there is nothing to predict"),
         ({"x": [1, 2, 3], "y": [1, 2, 3]}, {"ignore": ["q"]}, "has no column 'q'"),
         ({"x": [1, 2, 3], "y": [1, 2, 3]}, {"ignore": ["y"]}, "is the target and cannot be ignored"),
@@ -186,7 +188,7 @@ def test_remarks_on_how_numbers_were_read(tmp_path: Path) -> None:
 
 
 def test_all_rows_are_in_the_order_of_the_file(tmp_path: Path) -> None:
-    table = prepared(tmp_path, missing="median", split=Split(0.3, seed=4))
+    table = prepared(tmp_path, missing="median", split=Split(0.1, seed=4))
     values, learnt = table.all_rows()
     whole = training_rows(open_table(tmp_path / "t.csv", wanted={"y"}), table.recipe, len(values))
     np.testing.assert_array_equal(values, whole[0])
@@ -195,7 +197,7 @@ def test_all_rows_are_in_the_order_of_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["drop", "median"])
 def test_the_rows_that_were_trained_on_are_found_again(missing: str, tmp_path: Path) -> None:
-    table = prepared(tmp_path, missing=missing, split=Split(0.3, seed=4))
+    table = prepared(tmp_path, missing=missing, split=Split(0.1, seed=4))
     file = open_table(tmp_path / "t.csv", wanted={"y"})
     values, learnt = training_rows(file, table.recipe, len(table.y_train))
     np.testing.assert_array_equal(values, table.train)

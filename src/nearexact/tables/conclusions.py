@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearexact.certificate import NEAR_EXACT, Doubt, Kind
+from nearexact.limits import parse_seconds
 from nearexact.tables.number_text import percent
 from nearexact.tables.wording import DOUBTS
 
@@ -25,6 +26,8 @@ INTERVALS = {"0.95": 0.02, "0.8": 0.05, "0.5": 0.05}
 TOO_SURE = 0.1  # nats by which the mean's NLPD must be lower for the model to be surer than it should be
 MOSTLY_NOISE, PARTLY_NOISE = 0.9, 0.7  # of the mean squared error: then more rows can change hardly anything, or little
 FEW_ROWS_PER_INPUT = 10
+# Of the time limit: a step takes several times as long as all before it, and each of two trainings has a part of it.
+USED_UP = 0.05
 HELPS = {True: "yes", False: "hardly", None: "not clear"}
 
 
@@ -187,12 +190,22 @@ def _more_time(record: Record) -> tuple[str, bool]:
         return "More time would hardly help: training came to its end.", False
     if nothing_learnt(record) and not doubt:
         return "More time would hardly help.", False
+    if not time_was_used(record.get("time_limit", ""), record.get("seconds")):
+        return "More time would hardly help: nearly all of it was left when training ended.", False
     if ended == "time limit":
         limit = f" of {record['time_limit']}" if record.get("time_limit") else ""
         return f"More time may help: the limit{limit} came before the search for the best model was over.", True
     if doubt:
         return "More time may help: it is not certain that this is the best model.", True
     return "More time would hardly help: training came to its end.", False
+
+
+def time_was_used(limit: str | None, seconds: float | None) -> bool:
+    """Whether a time limit can be to blame: it has been used up, or so far that a further step may not have fitted."""
+    try:
+        return limit is not None and (seconds is None or seconds >= USED_UP * parse_seconds(limit))
+    except ValueError:  # earlier releases did not always write it down, and others may write it otherwise
+        return True
 
 
 def _is_unfinished(record: Record) -> bool:

@@ -29,6 +29,7 @@ from nearexact.known_noise import KnownNoise
 from nearexact.limits import parse_bytes
 from nearexact.progress import ShownTime
 from nearexact.scaling import Scaling
+from nearexact.tables.conclusions import time_was_used
 from nearexact.tables.evaluation import Evaluation, evaluate
 from nearexact.tables.kernel_choice import SHARE_OF_TIME, UNTRIED, Choice, KernelOptimum, Trial, choose, named
 from nearexact.tables.kernel_names import AUTO, COMPARED
@@ -198,8 +199,11 @@ class ModelSearch:
             TrainingEnd.MAX_INDUCING: f"the limit of {model.max_inducing} inducing points",
             TrainingEnd.MAX_ITERATIONS: "the largest number of iterations",
         }
-        limit = limits.get(model.history_[-1].ended)
+        ended = model.history_[-1].ended
+        limit = limits.get(ended)
         if limit is None or model.certificate_.verdict in NEAR_EXACT:
+            return
+        if ended == TrainingEnd.TIME_LIMIT and not time_was_used(self.limits.written, self.seconds()):
             return
         if model.method_ == "sparse":
             points = len(model.inducing_points_)

@@ -378,6 +378,12 @@ def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
         if (y == y[0]).all():
             raise ValueError(f"the target {name!r} is {y[0]:g} in all rows: there is nothing to predict")
     train, test = recipe.split.rows(len(values))
+    if len(train) < FEWEST_ROWS:
+        raise problem(
+            f"{len(train)} rows to train on are too few: {len(test)} of {len(values)} are kept back, and at least"
+            f" {FEWEST_ROWS} must be left",
+            "lower --test-fraction",
+        )
     empty = [name for name, gone in zip(recipe.names, np.isnan(values[train]).all(0), strict=True) if gone]
     if empty:
         raise problem(f"{_listed('column', empty)} has no value in the rows to train on", "leave it out with --ignore")
