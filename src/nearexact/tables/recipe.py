@@ -15,6 +15,7 @@ import pandas as pd
 from nearexact.tables import cells
 from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise
 from nearexact.tables.dialect import Spelling
+from nearexact.tables.naming import listed, missing_values, reasons, some
 from nearexact.tables.reading import TableFile, read
 from nearexact.tables.remarks import counts_rows, far_targets, looks_like_an_index, number_remarks, stray_cells
 from nearexact.typing import FloatArray
@@ -22,7 +23,6 @@ from nearexact.typing import FloatArray
 Missing = Literal["error", "drop", "median"]
 RECIPE = "recipe"  # its key in the metadata of a model
 MISSING_POLICIES = ("error", "drop", "median")
-NAMED_AT_MOST = 10  # columns in a message
 FEWEST_ROWS = 10  # with fewer, neither the model nor its test says anything
 
 
@@ -93,7 +93,7 @@ class Recipe:
         present = set(file.columns)
         lacking = [name for name in needed if name not in present]
         if lacking:
-            raise ValueError(f"{file.name} lacks {_listed('column', lacking)}; it has {_some(file.columns)}")
+            raise ValueError(f"{file.name} lacks {listed('column', lacking)}; it has {some(file.columns)}")
 
     def values(self, frame: pd.DataFrame, decimal: str, first_row: int = 1) -> FloatArray:
         """One number per cell, [n, columns]; NaN where it is missing."""
@@ -265,7 +265,7 @@ def prepare(
             parts.append(values)
             notes += stray_cells(column, frame[name], file)
     if not columns:
-        raise ValueError(f"{file.name} has no column to learn from besides the target {target!r}{_reasons(left_out)}")
+        raise ValueError(f"{file.name} has no column to learn from besides the target {target!r}{reasons(left_out)}")
     recipe = replace(roles, columns=tuple(columns), left_out=left_out)
     prepared = _parts(recipe, np.column_stack(parts), learnt)
     used = prepared.recipe.names
@@ -321,9 +321,9 @@ def _check_roles(file: TableFile, roles: Recipe, ignore: Collection[str]) -> Non
     """Raise a ValueError if columns that are named are not there, or cannot be what they are meant to be."""
     unknown = [name for name in (*roles.learnt_from, *ignore) if name not in file.columns]
     if unknown:
-        raise ValueError(f"{file.name} has no {_listed('column', unknown)}; it has {_some(file.columns)}")
+        raise ValueError(f"{file.name} has no {listed('column', unknown)}; it has {some(file.columns)}")
     if len(set(roles.learnt_from)) < len(roles.learnt_from):
-        raise ValueError(f"targets, noise and weights must be different columns, got {_some(roles.learnt_from)}")
+        raise ValueError(f"targets, noise and weights must be different columns, got {some(roles.learnt_from)}")
     for name in roles.learnt_from:
         if name in ignore:
             what = "the target" if name in roles.targets else "learnt from"
@@ -359,14 +359,6 @@ def target_values(series: pd.Series, name: str, decimal: str, sign: str | None =
     return Column(name, "number", sign=cells.sign_of(series) if sign is None else sign).values(series, decimal)
 
 
-def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
-    """An error that says which columns have how many missing cells."""
-    named = [f"{name!r} ({count})" for name, count in counts.items() if count]
-    more = f" and {len(named) - NAMED_AT_MOST} more" if len(named) > NAMED_AT_MOST else ""
-    fact = f"missing values in {', '.join(named[:NAMED_AT_MOST])}{more}{where}"
-    return problem(fact, "pass --missing drop or --missing median, or fill them in")
-
-
 def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
     """Deal with missing values, and split the rows."""
     _check_missing(recipe, values, learnt)
@@ -386,7 +378,7 @@ def _parts(recipe: Recipe, values: FloatArray, learnt: Learnt) -> Prepared:
         )
     empty = [name for name, gone in zip(recipe.names, np.isnan(values[train]).all(0), strict=True) if gone]
     if empty:
-        raise problem(f"{_listed('column', empty)} has no value in the rows to train on", "leave it out with --ignore")
+        raise problem(f"{listed('column', empty)} has no value in the rows to train on", "leave it out with --ignore")
     columns = [column.filled_by(values[train, i]) for i, column in enumerate(recipe.columns)]
     recipe = replace(recipe, columns=tuple(columns))
     if recipe.missing == "median" and np.isnan(values).any():
@@ -407,14 +399,14 @@ def _varying(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[Recipe
         if varies.all() or len(kept) < FEWEST_ROWS:
             return recipe, values
         blank = np.asarray(np.isnan(values).any(0))
-        reasons = {
+        constant = {
             name: "constant but for blank cells" if blank[i] else "constant in the rows that are left"
             for i, name in enumerate(recipe.names)
             if not varies[i]
         }
-        left_out = {**recipe.left_out, **reasons}
+        left_out = {**recipe.left_out, **constant}
         if not varies.any():
-            raise ValueError(f"there is no column to learn from besides the target{_reasons(left_out)}")
+            raise ValueError(f"there is no column to learn from besides the target{reasons(left_out)}")
         columns = tuple(column for column, does in zip(recipe.columns, varies, strict=True) if does)
         recipe, values = replace(recipe, columns=columns, left_out=left_out), values[:, varies]
 
@@ -442,16 +434,3 @@ def _complete_rows(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[
             notes.append(f"dropped {int((kept & ~whole).sum())} rows with missing values")
         kept &= whole
     return values[kept], learnt.of(kept), notes
-
-
-def _listed(what: str, names: Sequence[str]) -> str:
-    return f"{what}{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 2 * NAMED_AT_MOST} more" if len(names) > 2 * NAMED_AT_MOST else ""
-    return ", ".join(map(repr, names[: 2 * NAMED_AT_MOST])) + more
-
-
-def _reasons(left_out: dict[str, str]) -> str:
-    return f" ({', '.join(f'{name!r} is {reason}' for name, reason in left_out.items())})" if left_out else ""
