@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from nearexact.gp import NumericalError, Numerics, Repairs, SparseObjective, gpr_objective, minimise, sgpr_objective
-from nearexact.gp.safety import clamp_residuals, clamp_variances, jittered_cholesky, repair_trace
+from nearexact.gp.safety import (
+    ROUNDING_SAFETY,
+    clamp_residuals,
+    clamp_variances,
+    jittered_cholesky,
+    repair_trace,
+    residual_error,
+)
 from nearexact.kernels import Kernel, Linear, Matern12, SquaredExponential
 from tests.gp import dense
 from tests.gp.helpers import Dented, assert_gradient_is_right, dented_q
-from tests.problems import regression
+from tests.problems import regression, standardised
 
 
 def test_duplicated_inducing_points() -> None:
@@ -250,3 +258,17 @@ def test_nan_in_the_middle_of_a_line_search_restarts_the_optimiser() -> None:
     restarted = minimise(fragile, objective.theta0)
     assert restarted.restarts >= 1
     assert restarted.value == pytest.approx(free.value, rel=1e-4)
+
+
+def test_residuals_below_zero_show_how_far_bounds_may_be_off() -> None:
+    """Where the signal dwarfs the noise, residuals that were set to zero would let bounds meet that prove nothing."""
+    assert residual_error(1.0, 5.0) == residual_error(0.2, 5.0) == 0.0
+    assert residual_error(1.0 + 1e-9, 5.0) == pytest.approx(ROUNDING_SAFETY * 5e-9, rel=1e-6)
+    X, y = standardised(60)
+    kernel, s = SquaredExponential([1.0, 1.0, 1.0]), 0.1
+    objective = SparseObjective(kernel, s, X, y, X[:20])
+    f = objective.factorise(kernel, s, residuals=True)
+    looser = replace(f, residual_error=1e-3)
+    assert looser.elbo == f.elbo  # what is maximised stays as it is
+    assert f.bounds.lower - looser.bounds.lower == pytest.approx(0.5 * 60 * 1e-3 / s)
+    assert looser.bounds.upper > f.bounds.upper

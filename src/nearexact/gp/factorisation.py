@@ -42,6 +42,8 @@ class Factorisation:
     # Where noise differs from row to row: V, y, trace and residuals are then those of scaled rows (row_noise.py).
     scales: Tensor | None = None  # ω  [N]
     diagonal: Tensor | None = None  # k(x, x)  [N]
+    # By how much each d_n may be off, judged by how far below zero rounding has brought any of them.
+    residual_error: float = 0.0
     earlier: RowSums | None = None  # of rows that are no longer at hand: n, yy, G, b and the trace have them already
 
     @property
@@ -93,9 +95,15 @@ class Factorisation:
         log_residuals = math.nan if self.log_residuals is None else self._log_residuals
         excesses = [self.trace / self.noise_variance, log_residuals]
         excess = min((excess for excess in excesses if math.isfinite(excess)), default=math.inf)
+        excess += self._trace_error / self.noise_variance
         least = self._least_quadratic if math.isfinite(self.trace) else -math.inf
         log_det = Interval(self.log_det, self.log_det + excess)
         return LikelihoodBounds(self.n, self.elbo, log_det, Interval(least, self._quadratic), self.targets)
+
+    @property
+    def _trace_error(self) -> float:
+        """How much larger tr(K − Q) may be than what rounding has left of it."""
+        return self.n * self.residual_error
 
     @cached_property
     def _log_residuals(self) -> float:
@@ -112,7 +120,7 @@ class Factorisation:
     @cached_property
     def _least_quadratic(self) -> float:
         """yᵀ(Q + cI)⁻¹y with c = s + tr(K − Q): not more than yᵀ(K + sI)⁻¹y."""
-        c = self.noise_variance + self.trace
+        c = self.noise_variance + self.trace + self._trace_error
         if not math.isfinite(c):
             return math.nan
         C = self.G.clone()

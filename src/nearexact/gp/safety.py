@@ -35,6 +35,7 @@ class Numerics:
 
 
 DEFAULT_NUMERICS = Numerics()
+ROUNDING_SAFETY = 4.0  # times the largest rounding error that shows: others may be larger than those that do
 
 
 class NumericalError(ArithmeticError):
@@ -115,6 +116,15 @@ def repair_trace(
         return 0.0, True
     repairs.traces_rejected += 1
     return math.nan, False
+
+
+def residual_error(largest_ratio: float, mean_diagonal: float) -> float:
+    """By how much residual variances may be off: what is below zero shows how large rounding errors are.
+
+    Where the signal is 1e10 times the noise or more, they are as large as the noise; and residuals that are set to zero
+    would let bounds meet that prove nothing.
+    """
+    return ROUNDING_SAFETY * (largest_ratio - 1.0) * mean_diagonal if largest_ratio > 1.0 else 0.0
 
 
 def clamp_residuals(

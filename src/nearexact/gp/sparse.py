@@ -56,7 +56,7 @@ from nearexact.gp.noise_derivative import noise_derivative
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.rows import LocalRows, as_rows, local
-from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky, repair_trace
+from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky, repair_trace, residual_error
 from nearexact.gp.sweeps import adjoint_factors, local_sweeps
 from nearexact.kernels.base import Kernel, Tensors, with_diagonal
 from nearexact.limits import memory_budget
@@ -163,12 +163,13 @@ class SparseObjective:
         if direct:
             sums = rows.first_sweep(cross, L, direct=True, residuals=residuals)
             G, b = congruence(L, mirror_lower(sums.G)), _solved(L, sums.b)
-            trace, repaired = sums.diagonal_sum - float(G.diagonal().sum()), False
+            trace, repaired, error = sums.diagonal_sum - float(G.diagonal().sum()), False, 0.0
             direct = trace > 0.0  # else only q(x, x) can tell rounding noise from failure
         if not direct:
             sums = rows.first_sweep(cross, L, direct=False, residuals=residuals)
             G, b = mirror_lower(sums.G), sums.b
             trace, repaired = repair_trace(sums.trace, sums.largest_ratio, self.repairs, self.numerics)
+            error = residual_error(sums.largest_ratio, sums.diagonal_sum / sums.n)
         self.repairs.add_residuals(sums.repairs)
         f = Factorisation(
             kernel=kernel,
@@ -193,6 +194,7 @@ class SparseObjective:
             numerics=self.numerics,
             scales=sums.scales,
             diagonal=sums.diagonal,
+            residual_error=error,
         )
         self.sweeps.swept(f)
         return f
