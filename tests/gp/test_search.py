@@ -141,7 +141,7 @@ def test_what_a_subset_was_too_short_of_time_for_is_not_forgotten() -> None:
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_the_best_can_be_climbed_from_on_the_largest_subset_alone(rounds: int) -> None:
     """Whether there was a round on it or not; nobody says that the others were followed there."""
-    X, y = standardised(1000)
+    X, y = standardised(520)
     search = Search(SquaredExponential(), X, y, seed=0, polishes=False)
     sizes = search.sizes
     search.sizes = sizes[:rounds]
@@ -158,7 +158,7 @@ def test_the_best_can_be_climbed_from_on_the_largest_subset_alone(rounds: int) -
     assert (last.rows, last.settled, last.finished) == (sizes[-1], True, rounds == 2)
     assert best.likelihood == last.likelihoods[0] == pytest.approx(-value, abs=1e-6)
     assert best.likelihood > -search.objective(sizes[-1])(before.theta)[0]
-    assert np.abs(gradient).max() < 0.05 * np.abs(search.objective(sizes[-1])(before.theta)[1]).max()
+    assert np.abs(gradient).max() < 0.05
     assert len(search.candidates) == known
     assert search.is_complete == (rounds == 2)
     again = search.candidates[0]

@@ -52,7 +52,7 @@ def cut_short(rows: int, starts: int) -> tuple[Search, Clock]:
     return search, clock
 
 
-@pytest.mark.parametrize("rows", [300, 700])
+@pytest.mark.parametrize("rows", [200, 520])
 def test_what_was_left_out_is_tried_and_may_win(rows: int) -> None:
     search, _ = cut_short(rows, starts=1)
     assert not search.is_complete
@@ -70,7 +70,7 @@ def test_what_was_left_out_is_tried_and_may_win(rows: int) -> None:
 
 
 def test_without_time_nothing_is_lost_and_nothing_is_claimed() -> None:
-    search, _ = cut_short(300, starts=1)
+    search, _ = cut_short(200, starts=1)
     before = search.candidates[0]
     complete_search(search, 0.0)
     assert not search.is_complete

@@ -118,7 +118,8 @@ class ExactTraining:
         self._leader: KnownOptimum | None = None  # the best so far, if it is an optimum whose surroundings are known
         # Numbers of the present start, of the one that leads to the best, and of the best of the search; and of starts
         # that are no optima of the search but made from one: these agree with nobody.
-        self._number, self._best_start, self._best_of_subset = 0, NO_START, 0
+        self._number, self._best_of_subset = 0, 0
+        self._best_start = self._best_of_subset if self.layout.nothing_is_free else NO_START
         self._made: set[int] = set()
         self._before = math.inf  # the highest likelihood when the start that is under way began
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)

@@ -231,10 +231,11 @@ class Training:
     def evidence_within(self, seconds: float) -> Evidence | None:
         """The same, looked for at most so long."""
         assert self.search is not None
-        theta, deadline = self.best.theta, self.budget.clock() + seconds
-        if self._only_theta_is_open and seconds > 0.0 and self.search.gain_per_row(theta) <= RIVAL:
+        theta, started = self.best.theta, self.budget.clock()
+        if seconds > 0.0 and self._only_theta_is_open and self.search.gain_per_row(theta) <= RIVAL:
             complete_search(self.search, seconds)
-        return self.search.evidence(theta, max(deadline - self.budget.clock(), 0.0))
+            seconds -= self.budget.clock() - started
+        return self.search.evidence(theta, seconds)
 
     @property
     def _only_theta_is_open(self) -> bool:

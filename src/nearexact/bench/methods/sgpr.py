@@ -145,7 +145,7 @@ class Witness:
         if search is None:
             return None
         flops = search.flops
-        evidence = self._training.evidence_within(max(min(self._seconds, self._budget_seconds - started), 0.0))
+        evidence = self._training.evidence_within(min(self._seconds, self._budget_seconds - started))
         self._seconds -= self._clock.elapsed() - started
         self.flops += search.flops - flops
         return evidence
