@@ -46,7 +46,9 @@ TWO_FACTORISATIONS = 3.0
 # with half of the rows takes a sixth of the time, and most of the way is the same.
 POLISHING_SHARE = 0.3
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
-COARSE, FINE = LBFGSSettings(ftol=1e-5), LBFGSSettings(ftol=1e-8)  # while several starts compete, and for the best
+# While several starts compete, and for the best. They come from a search and are near their optimum already: steps that
+# are too long waste evaluations.
+COARSE, FINE = LBFGSSettings(ftol=1e-5, first_step=0.3), LBFGSSettings(ftol=1e-8, first_step=0.3)
 NO_START = -1  # what the best comes from until a start has led higher
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done
 ENDS = {

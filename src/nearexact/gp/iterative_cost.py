@@ -192,10 +192,10 @@ def iterative_fits(
         return False
     if math.isinf(time_limit):
         return True
-    return evaluations * rough_evaluation_seconds(kernel, X, memory) <= time_limit
+    cost = EvaluationCost.tried(kernel, X, memory)
+    return evaluations * (cost.solving(USUAL_M) + cost.computing(EVALUATION_PASSES)) <= time_limit
 
 
 def rough_evaluation_seconds(kernel: Kernel, X: Tensor, memory: int) -> float:
-    """What an evaluation by conjugate gradients may take if the function is a rough one, but for its sweeps."""
-    cost = EvaluationCost.tried(kernel, X, memory)
-    return cost.solving(USUAL_M) + cost.computing(EVALUATION_PASSES)
+    """What an evaluation by conjugate gradients may take if the function is a rough one."""
+    return EvaluationCost.tried(kernel, X, memory).predicted(USUAL_M)
