@@ -146,7 +146,8 @@ def test_the_optimiser_evaluates_nothing_outside(in_logs: bool) -> None:
     [
         ("fixed", "noise_bounds must be .low, high., or a number"),
         ((0.1, 0.01), "bounds on noise_variance must be 0 <= low <= high"),
-        (1e-7, "bounds on noise_variance must allow 1e-05 or more, got at most 1e-07"),
+        ((0.0, 1e-7), "bounds on noise_variance must allow 1e-05 or more, got at most 1e-07"),
+        ((1e-9, 0.1), "noise_bounds must be 1e-08 or more, or 0 for no bound, got 1e-09"),
         ((0.1, 0.2, 0.3), "bounds on noise_variance must be"),
     ],
 )

@@ -41,7 +41,7 @@ from nearexact.gp.more_rows import AllAdded
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import noise_variances
-from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics
+from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, Numerics
 from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
@@ -334,6 +334,10 @@ class Regressor(Predictor):
         bounds = checked_bounds("noise_variance", ends, per_input=False)
         if isinstance(bounds, str):
             raise ValueError("noise_bounds must be (low, high), or a number to fix the noise variance at, got 'fixed'")
+        if 0.0 < bounds[0] < LEAST_NOISE:
+            raise ValueError(
+                f"noise_bounds must be {LEAST_NOISE:g} or more, or 0 for no bound, got {float(bounds[0]):g}"
+            )
         return replace(DEFAULT_NUMERICS, noise_bounds=(float(bounds[0]), float(bounds[1])))
 
     def _run(self, training: Training | ExactTraining | IterativeTraining, problem: Problem) -> None:

@@ -269,7 +269,7 @@ def test_evaluations_do_not_disturb_each_other() -> None:
         ({"noise_variance": None}, "noise_variance must be a number, got None"),
         ({"kernel": None}, r"kernel must be a kernel such as SquaredExponential\(\), got None"),
         ({"kernel": SquaredExponential}, "kernel must be a kernel"),
-        ({"noise_variance": 1e-6}, "noise_variance must be finite and at least 1e-05, got 1e-06"),
+        ({"noise_variance": 1e-9}, "noise_variance must be finite and at least 1e-05, got 1e-09"),
         (
             {"kernel": SquaredExponential([1.0, 1e-9])},
             r"lengthscales\[1\] must be finite and at least 1e-05, got 1e-09",

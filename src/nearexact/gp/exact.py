@@ -15,7 +15,7 @@ from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.row_noise import RowNoise, check_noise
-from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs, jittered_cholesky
+from nearexact.gp.safety import NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
 from nearexact.kernels.base import Kernel, Tensors, add_to
 from nearexact.typing import FloatArray
 from nearexact.validation import as_training_data
@@ -43,11 +43,11 @@ class ExactObjective:
         y: Any,
         *,
         row_noise: RowNoise | None = None,
-        numerics: Numerics = DEFAULT_NUMERICS,
+        numerics: Numerics | None = None,
     ) -> None:
         self.X, self.y = as_training_data(X, y)
         self.row_noise = check_noise(row_noise, self.X)
-        self.numerics = numerics
+        self.numerics = numerics = numerics or numerics_for(noise_variance)
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
         kernel = self.layout.kernel
         self.theta0 = self.layout.pack(kernel, noise_variance)

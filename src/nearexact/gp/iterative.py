@@ -50,7 +50,7 @@ from nearexact.gp.noise_derivative import weighted_gram
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.row_noise import RowNoise, scaled_rows
-from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
+from nearexact.gp.safety import NumericalError, Numerics, Repairs, numerics_for
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.stored_kernel import Storage, StoredKernel
 from nearexact.kernels.base import Kernel, Tensors, add_to
@@ -115,12 +115,12 @@ class IterativeObjective:
         memory_limit: MemoryLimit = None,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
-        numerics: Numerics = DEFAULT_NUMERICS,
+        numerics: Numerics | None = None,
     ) -> None:
         if probes < 2:
             raise ValueError(f"a standard error needs at least 2 probes, got {probes}")
         # V is needed for every product with P⁻¹, so that sums that do without it save nothing.
-        with_V = replace(numerics, direct_condition=0.0)
+        with_V = replace(numerics or numerics_for(noise_variance), direct_condition=0.0)
         X, y = as_training_data(X, y)
         needed = solving_memory(kernel, len(X), probes + y[0].numel() - 1)
         budget = memory_budget(memory_limit, X.device)

@@ -46,9 +46,10 @@ class ParameterLayout:
         intervals = self.kernel.intervals()
         ends = zip(*intervals.values(), numerics.noise_bounds, strict=True)
         self._least, self._largest = (np.concatenate([np.ravel(value) for value in end]) for end in ends)
-        for name, largest in zip(self.names, self._largest, strict=True):
-            if largest < numerics.floor:
-                raise ValueError(f"bounds on {name} must allow {numerics.floor:g} or more, got at most {largest:g}")
+        self._floors: FloatArray = np.append(np.full(len(self.names) - 1, numerics.floor), numerics.noise_floor)
+        for name, largest, floor in zip(self.names, self._largest, self._floors, strict=True):
+            if largest < floor:
+                raise ValueError(f"bounds on {name} must allow {floor:g} or more, got at most {largest:g}")
         self.nothing_is_free = bool((self._least >= self._largest).all())
         self.is_bounded = bool((self._least > 0.0).any() or np.isfinite(self._largest).any())
         if self.is_bounded:  # the values to start from are within them
@@ -61,7 +62,7 @@ class ParameterLayout:
         if not self.is_bounded:
             return None
         bounded = self._least > 0.0
-        lows = np.where(bounded, self._to_theta(np.maximum(self._least, self.numerics.floor)), -math.inf)
+        lows = np.where(bounded, self._to_theta(np.maximum(self._least, self._floors)), -math.inf)
         highs = np.where(np.isfinite(self._largest), self._to_theta(np.minimum(self._largest, LARGEST)), math.inf)
         return lows, highs
 
@@ -72,16 +73,16 @@ class ParameterLayout:
         except (TypeError, ValueError) as error:
             raise ValueError(f"noise_variance must be a number, got {noise_variance!r}") from error
         values = np.concatenate([np.ravel(value) for value in kernel.parameters.values()] + [[noise]])
-        for name, value in zip(self.names, values, strict=True):
-            if not (np.isfinite(value) and value >= self.numerics.floor):
-                raise ValueError(f"{name} must be finite and at least {self.numerics.floor:g}, got {value:g}")
+        for name, value, floor in zip(self.names, values, self._floors, strict=True):
+            if not (np.isfinite(value) and value >= floor):
+                raise ValueError(f"{name} must be finite and at least {floor:g}, got {value:g}")
         return self._to_theta(self._within(values))
 
     def unpack(self, theta: FloatArray) -> tuple[Kernel, float]:
         """The kernel and noise variance at θ."""
         if np.shape(theta) != (len(self.names),):
             raise ValueError(f"theta must be a vector of {len(self.names)} numbers, got shape {np.shape(theta)}")
-        values = self._within(self.numerics.floor + np.logaddexp(0.0, theta))
+        values = self._within(self._floors + np.logaddexp(0.0, theta))
         parameters, start = {}, 0
         for name, value in self.kernel.parameters.items():
             parameters[name] = values[start : start + value.size].reshape(value.shape)
@@ -114,7 +115,7 @@ class ParameterLayout:
         return np.clip(values, self._least, self._largest) if self.is_bounded else values
 
     def _to_theta(self, values: FloatArray) -> FloatArray:
-        excess = np.maximum(values - self.numerics.floor, LEAST_EXCESS)
+        excess: FloatArray = np.maximum(values - self._floors, LEAST_EXCESS)
         return excess + np.log(-np.expm1(-excess))  # log(expm1(excess)) without overflow
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class Numerics:
     first_jitter: float = 1e-10
     jitter_factor: float = 10.0
     cholesky_attempts: int = 10
-    floor: float = 1e-5  # lower bound on every positive hyperparameter
+    floor: float = 1e-5  # lower bound on every positive hyperparameter, unless noise_bounds allow less noise
     noise_bounds: tuple[float, float] = (0.0, math.inf)  # a user's, on the noise variance; fixed if both are the same
     # By how much q(x, x) may exceed k(x, x), relatively, for a negative trace to be mended. The paper mends "relatively
     # small" errors and says no number: this one is ours.
@@ -33,9 +33,24 @@ class Numerics:
     direct_signal_to_noise: float = 1e8  # largest mean of k(x, x)/s for the same
     merge_condition: float = 1e3  # ... and up to which its second solve is not needed
 
+    @property
+    def noise_floor(self) -> float:
+        """Lower bound on the noise variance."""
+        return min(self.floor, self.noise_bounds[0] or self.floor)
+
 
 DEFAULT_NUMERICS = Numerics()
+LEAST_NOISE = 1e-8  # the lowest floor under the noise variance that may be asked for
+# Times N·k(x, x), about the largest that an eigenvalue of K can be: noise of so much is well above what rounding does.
+BEARABLE_NOISE = 1e-13
 ROUNDING_SAFETY = 4.0  # times the largest rounding error that shows: others may be larger than those that do
+
+
+def numerics_for(noise_variance: object) -> Numerics:
+    """The usual constants, with a floor that allows so little noise."""
+    if not (isinstance(noise_variance, float) and LEAST_NOISE <= noise_variance < DEFAULT_NUMERICS.floor):
+        return DEFAULT_NUMERICS
+    return replace(DEFAULT_NUMERICS, noise_bounds=(noise_variance, math.inf))
 
 
 class NumericalError(ArithmeticError):

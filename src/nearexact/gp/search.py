@@ -109,7 +109,9 @@ class Search:
         self.random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)  # the kernel's own values
         self._unit = unit_start(self.layout, START_NOISE)
-        self.start = None if start is None else self.layout.pack(self.layout.check(start[0]), start[1])
+        self.start: FloatArray | None = None
+        if start is not None:  # which may come from a model with a lower floor
+            self.start = self.layout.pack(self.layout.check(start[0]), max(start[1], numerics.noise_floor))
         self.candidates = [SubsetOptimum(self.theta0 if self.start is None else self.start, -math.inf)]
         self.earlier: list[SubsetOptimum] = []  # that smaller subsets have handed on
         self.sizes = [

@@ -56,7 +56,7 @@ from nearexact.gp.noise_derivative import noise_derivative
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.rows import LocalRows, as_rows, local
-from nearexact.gp.safety import DEFAULT_NUMERICS, Numerics, Repairs, jittered_cholesky, repair_trace, residual_error
+from nearexact.gp.safety import Numerics, Repairs, jittered_cholesky, numerics_for, repair_trace, residual_error
 from nearexact.gp.sweeps import adjoint_factors, local_sweeps
 from nearexact.kernels.base import Kernel, Tensors, with_diagonal
 from nearexact.limits import memory_budget
@@ -84,7 +84,7 @@ class SparseObjective:
         bound: str = "elbo",
         row_noise: RowNoise | None = None,
         memory_limit: int | float | str | None = None,
-        numerics: Numerics = DEFAULT_NUMERICS,
+        numerics: Numerics | None = None,
     ) -> None:
         self.tight = is_tight(bound)
         self.data = as_rows(X, y, row_noise)
@@ -93,7 +93,7 @@ class SparseObjective:
         self.Z = as_matrix(Z, "Z", self.data.device, columns=self.data.inputs).clone()
         if len(self.Z) == 0:
             raise ValueError("Z must have at least one row, got none")
-        self.numerics = numerics
+        self.numerics = numerics = numerics or numerics_for(noise_variance)
         self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
         kernel = self.layout.kernel
         self.theta0 = self.layout.pack(kernel, noise_variance)
