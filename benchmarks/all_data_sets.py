@@ -22,7 +22,8 @@ from result_files import earlier, write
 
 from nearexact.bench.analysis import published, results, verdicts
 from nearexact.bench.analysis.checkpoints import FINAL
-from nearexact.certificate import NEAR_EXACT, STANDARD_ERRORS
+from nearexact.certificate import NEAR_EXACT
+from nearexact.evidence import STANDARD_ERRORS
 
 RESULTS = "all_data_sets.json"
 PEERS = {"sgpr-paper": "SGPR", "gpr": "GPR", "itergp-paper": "IterGP"}  # as the paper calls them

@@ -104,7 +104,7 @@ def check_robust(names: Sequence[str], seeds: int) -> list[dict[str, object]]:
                 "m": [stage.m for stage in history],
                 "negative_elbo": [-stage.elbo for stage in history],
                 "rescues": [stage.rescues for stage in history],
-                "falls": sum(b.elbo < a.elbo for a, b in pairwise(history)),
+                "falls": sum(b.lower_bound < a.lower_bound for a, b in pairwise(history)),
                 "trapped": sum(explains_nothing(stage.elbo, training.noise_only, len(data.y_train)) for stage in late),
                 "seconds": history[-1].elapsed,
             }

@@ -8,9 +8,10 @@ from typing import get_args
 
 import pytest
 
-from nearexact.certificate import NEAR_EXACT, PALETTES, VERDICT_KINDS, Certificate, Verdict, confirm, judge
+from nearexact.certificate import NEAR_EXACT, Certificate, Verdict, confirm, judge
 from nearexact.evidence import Evidence
 from nearexact.gp import Interval, LikelihoodBounds
+from nearexact.verdict_colours import PALETTES, VERDICT_KINDS
 
 N = 1000
 NOISE = -0.5 * N * (math.log(2.0 * math.pi) + 1.0)

@@ -360,3 +360,11 @@ def test_exact_gp_leaves_the_noise_trap() -> None:
     model = GPRegressor().fit(X, y)
     assert model.certificate_.verdict == "exact"
     assert model.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("method", ["auto", "cholesky", "iterative", "sparse"])
+def test_max_inducing_is_checked_whichever_way_is_taken(method: str) -> None:
+    X, y = regression(30, d=2)
+    for wrong in (0, 10_001, "many"):
+        with pytest.raises(ValueError, match="max_inducing must be a whole number from 1 to 10000, got"):
+            GPRegressor(method=method, max_inducing=wrong).fit(X, y)  # type: ignore[arg-type]

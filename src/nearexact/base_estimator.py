@@ -22,17 +22,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from nearexact import persistence
-from nearexact.certificate import (
-    CERTIFIED_GAP,
-    NEAR_EXACT,
-    Certificate,
-    Estimate,
-    Verdict,
-    judge_estimate,
-)
+from nearexact.certificate import NEAR_EXACT, Certificate, Estimate, Verdict, judge_estimate
 from nearexact.certifying import certify
 from nearexact.certifying_predictions import CertifiedPredictions, certify_predictions
-from nearexact.evidence import Evidence
+from nearexact.evidence import CERTIFIED_GAP, Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.iterative_posterior import IterativePosterior
@@ -42,6 +35,7 @@ from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import noise_variances
 from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, Numerics
+from nearexact.gp.schedule import check_max_inducing
 from nearexact.gp.stages import Stage, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.gp.training import Training
@@ -126,6 +120,7 @@ class Regressor(Predictor):
         same, limits may differ.
         """
         started = time.perf_counter()
+        check_max_inducing(self.max_inducing)
         time_limit = parse_seconds(self.time_limit)
         memory_limit = None if self.memory_limit is None else parse_bytes(self.memory_limit)
         shown = self._shown_time or ShownTime(written(self.time_limit, " s"))

@@ -4,8 +4,6 @@ At θ, the exact log marginal likelihood lies between `lower` and `upper`. That 
 model with a gap of nearly 0 may be far worse than the exact GP, which would choose another θ. So a verdict of
 near-exactness needs evidence too: exact likelihoods of a subset of the rows, at θ and at whatever a search from many
 starts has found.
-
-How verdicts are coloured, on pages, in notebooks and in print, is said here too.
 """
 
 from __future__ import annotations
@@ -17,9 +15,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from nearexact.evidence import Evidence
+from nearexact.evidence import CERTIFIED_GAP, STANDARD_ERRORS, Evidence
 from nearexact.noise_only import explains_nothing
 from nearexact.notebook import certificate_html
+from nearexact.verdict_colours import PALETTES, VERDICT_KINDS, Palette
 
 if TYPE_CHECKING:
     from nearexact.gp.bounds import LikelihoodBounds
@@ -27,11 +26,9 @@ if TYPE_CHECKING:
 Verdict = Literal["exact", "certified", "converged", "not reached", "no better than noise"]  # from best to worst
 NEAR_EXACT: tuple[Verdict, ...] = ("exact", "certified", "converged")
 
-CERTIFIED_GAP = 0.01  # nats per point
 CONVERGED_CHANGE = 0.002  # of the ELBO's distance to the constant predictor's log likelihood
 CONVERGED_STEPS = 2  # steps up in M, one after the other, that must have changed so little
 FEWEST_AGREEING = 2  # starts of a search that must have ended near the best of all
-STANDARD_ERRORS = 2.0  # on either side of an estimate
 NEGLIGIBLE_ERROR = 0.01  # of a mean, in standard deviations of the noise
 SUBSET_CAUTION = 2.0  # what a subset shows may be so many times as large on all rows
 
@@ -46,45 +43,11 @@ class Doubt(StrEnum):
     BETTER_ELSEWHERE = "better elsewhere"  # another θ has a higher exact likelihood
 
 
-Kind = Literal["good", "fair", "open", "plain", "bad"]  # of a tag: a class in the style of pages
-
-
 class Estimate(NamedTuple):
     """Of the exact log marginal likelihood, by random probes: nothing is proved by it."""
 
     value: float
     standard_error: float
-
-
-class Colours(NamedTuple):
-    """Text and background of a tag."""
-
-    text: str
-    back: str
-
-
-class Palette(NamedTuple):
-    """The colours of a kind of tag."""
-
-    light: Colours  # on a light page
-    dark: Colours  # on a dark page
-    printed: Colours
-
-
-PALETTES: dict[Kind, Palette] = {
-    "good": Palette(Colours("#0b6b4b", "#dcf2e8"), Colours("#7fdcb5", "#12382b"), Colours("#ffffff", "#00775A")),
-    "fair": Palette(Colours("#0a58a8", "#e0edfb"), Colours("#93c5ff", "#16304d"), Colours("#0b2233", "#9ED3F2")),
-    "open": Palette(Colours("#8a5200", "#fbeed5"), Colours("#f5c26b", "#40300f"), Colours("#4d3800", "#F5E3BF")),
-    "plain": Palette(Colours("#4c5561", "#eceff2"), Colours("#b9c2cd", "#2a313b"), Colours("#2b2b2b", "#D9D9D9")),
-    "bad": Palette(Colours("#a32020", "#fbe3e1"), Colours("#ff9d96", "#4a1c1a"), Colours("#5c1d00", "#F3CDBF")),
-}
-VERDICT_KINDS: dict[str, Kind] = {
-    "exact": "good",
-    "certified": "good",
-    "converged": "fair",
-    "not reached": "open",
-    "no better than noise": "plain",
-}
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_posterior import IterativePosterior, Posterior
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_bounds import ExactSystem
 from nearexact.gp.prediction_solvers import CholeskySolver, SolvedSparseSolver, Solver, SparseSolver
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nearexact.base_estimator import Regressor
     from nearexact.problem import Problem
 
-Posterior = SparsePosterior | ExactPosterior | IterativePosterior
 KEPT_SHARE = 0.5  # of the memory, for a kernel matrix [N, M] that is needed again and again
 UNIT_ROUNDING = 8.0 * EPS  # of the way back to the user's units
 

@@ -9,7 +9,6 @@ from typing import Any
 from sklearn.utils import check_random_state
 
 from nearexact.base_estimator import Regressor
-from nearexact.certificate import NEAR_EXACT
 from nearexact.gp.affordable import affordable_method
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.iterative_training import IterativeTraining
@@ -22,7 +21,7 @@ from nearexact.kernels import Kernel
 from nearexact.kernels.base import as_kernel
 from nearexact.kernels.names import as_named
 from nearexact.limits import memory_budget
-from nearexact.model_verdict import verdict_on
+from nearexact.model_verdict import reason_to_end, verdict_so_far
 from nearexact.problem import Problem
 from nearexact.progress import Display
 from nearexact.typing import MemoryLimit, NoiseBounds, TimeLimit
@@ -59,7 +58,8 @@ class SGPRegressor(Regressor):
     device : str, default "auto"
         "cpu", "cuda", …; "auto" takes CUDA where there is one.
     random_state : int, RandomState or None, default None
-        Breaks ties between equally good inducing points.
+        Seed of the search for hyperparameters (its subsets and random starts), of ties between inducing points, and of
+        random probes.
     progress : bool, default False
         Show M, bounds, gap and time while fitting.
 
@@ -194,17 +194,9 @@ def sparse_training(
     """M grows until the model is as good as exact, or no more is to be learnt."""
 
     def after_stage(stage: Stage, _: SparsePosterior) -> str | None:
-        bounds, history = training.likelihood_bounds(), training.history
-        constant = training.noise_only
-        verdict = verdict_on(bounds, history, training.bounds()[0], constant, training.evidence(), is_exact=False)
+        verdict = verdict_so_far(training, training.evidence())
         display.stage(stage, verdict)
-        if training.procedure == "paper":
-            return None
-        if verdict in NEAR_EXACT:
-            return verdict
-        if verdict == "no better than noise" and training.searched_in_vain():
-            return verdict
-        return None if training.data.has_signal else "constant target"
+        return None if training.procedure == "paper" else reason_to_end(training, verdict)
 
     training = Training(
         as_named(estimator.kernel),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CERTIFIED_GAP = 0.01  # nats per point: what may be missing from the exact GP's likelihood
+STANDARD_ERRORS = 2.0  # on either side of an estimate
+
 
 @dataclass(frozen=True)
 class Evidence:

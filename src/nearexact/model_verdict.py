@@ -1,13 +1,14 @@
-"""The verdict on a model from its bounds, its history and the evidence for its hyperparameters."""
+"""The verdict on a model from its bounds, its history and the evidence for its hyperparameters, and what it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nearexact.certificate import Verdict, confirm, judge
+from nearexact.certificate import NEAR_EXACT, Verdict, confirm, judge
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.stages import Stage, StageEnd
+from nearexact.gp.training import Training
 from nearexact.noise_only import explains_nothing
 
 
@@ -28,3 +29,16 @@ def verdict_on(
         return "not reached"  # the bound is low because the training has hardly begun
     verdict = confirm(verdict, bounds.lower, n, evidence)
     return "exact" if verdict == "certified" and is_exact else verdict
+
+
+def verdict_so_far(training: Training, evidence: Evidence | None) -> Verdict:
+    """The verdict on a sparse model that is being trained."""
+    bounds, objective = training.likelihood_bounds(), training.bounds()[0]
+    return verdict_on(bounds, training.history, objective, training.noise_only, evidence, is_exact=False)
+
+
+def reason_to_end(training: Training, verdict: Verdict) -> str | None:
+    """Why M need not grow any further, if so."""
+    if verdict in NEAR_EXACT or (verdict == "no better than noise" and training.searched_in_vain()):
+        return verdict
+    return None if training.data.has_signal else "constant target"

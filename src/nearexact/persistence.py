@@ -18,7 +18,7 @@ from safetensors import safe_open
 from nearexact import kernels
 from nearexact.files import replacing
 from nearexact.gp.exact import ExactObjective, exact_memory
-from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_posterior import IterativePosterior, Posterior
 from nearexact.gp.more_rows import AllAdded
 from nearexact.gp.neighbours import SIZES
 from nearexact.gp.posterior import ExactPosterior, RowSums, SparsePosterior
@@ -57,7 +57,6 @@ from nearexact.scaling import Scaling
 if TYPE_CHECKING:
     from nearexact.estimators import GPRegressor, SGPRegressor
 
-Posterior = SparsePosterior | ExactPosterior | IterativePosterior
 KINDS: dict[type[Posterior], str] = {SparsePosterior: SPARSE, ExactPosterior: EXACT, IterativePosterior: ITERATIVE}
 CHOLESKY_FACTORS = ("L", "L_B")
 
@@ -218,6 +217,7 @@ def _sums(description: dict[str, Any] | None) -> RowSums | None:
         return None
     sums = RowSums(**description)
     count(sums.n), finite(sums.yy), finite(sums.log_scales), number(sums.trace), number(sums.log_residuals)
+    finite(sums.residual_error)
     return sums
 
 

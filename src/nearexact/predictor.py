@@ -14,9 +14,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nearexact.certifying_predictions import of_target
 from nearexact.gp.function_draws import draw_functions
-from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_posterior import Posterior
 from nearexact.gp.memory import row_chunks
-from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.prediction_gradients import prediction_gradients
 from nearexact.kernels import Kernel
 from nearexact.known_noise import KnownNoise
@@ -36,7 +35,7 @@ class Predictor(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     kernel_: Kernel
     noise_variance_: float
-    _posterior: SparsePosterior | ExactPosterior | IterativePosterior
+    _posterior: Posterior
     _scaling_X: Scaling
     _scaling_y: Scaling
     _weight_unit: float  # the `sample_weight` of a new observation

@@ -9,11 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearexact.gp.iterative_posterior import IterativePosterior
-from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.iterative_posterior import Posterior
 from nearexact.scaling import Scaling
-
-Posterior = SparsePosterior | ExactPosterior | IterativePosterior
 
 
 class TorchPosterior(torch.nn.Module):

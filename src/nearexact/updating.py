@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nearexact import persistence
-from nearexact.certificate import CERTIFIED_GAP, Certificate, Estimate
+from nearexact.certificate import Certificate, Estimate
+from nearexact.evidence import CERTIFIED_GAP
 from nearexact.gp.more_rows import AddedRows, AllAdded, Extended, extend
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.row_noise import noise_only
@@ -55,6 +56,10 @@ def update(estimator: Regressor, new: Problem) -> None:
         estimate = Estimate(extended.estimate.value, extended.estimate.standard_error)
     # What was found out about θ holds for the earlier rows: a subset now, of which few more rows change little.
     holds = reason is None and extended.bounds.n <= SAME_EVIDENCE_GROWTH * learnt_rows
+    for distance, count in ((extended.distance, rows.y.numel()), (added.distance, added.values)):
+        holds &= (
+            _gain(distance, count) * count <= CERTIFIED_GAP * extended.bounds.n
+        )  # else another θ may be that better
     evidence = estimator.certificate_.evidence if holds else None
     verdict = estimator._verdict(extended.bounds, _constant(estimator), evidence, estimate)
     estimator.certificate_ = Certificate.of(extended.bounds, verdict, evidence, estimate=estimate)

@@ -28,7 +28,7 @@ from nearexact.bench.running.recorder import Recorder
 from nearexact.bench.store import RunFolder, RunSpec, RunStatus
 from nearexact.cli import main
 from nearexact.gp import gpr_objective
-from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.exact import exact_memory
 from nearexact.kernels import Matern32, SquaredExponential
 from nearexact.kernels.names import named_kernel
 from tests.bench.helpers import task

@@ -48,6 +48,9 @@ def test_a_folder_gives_a_model_that_predicts_files(
         (fit, "'unit' is"),
         ([*fit, "--target", "z"], "no column 'z'"),
         ([*fit, "--report", str(tmp_path / "fit.html")], "--report cannot be combined"),
+        ([*fit, "--missing", "drop"], "--missing cannot be combined"),
+        ([*fit, "--no-refit"], "--no-refit cannot be combined"),
+        ([*fit, "--delimiter", ";"], "--delimiter cannot be combined"),
         (["fit", str(folder / "part0.parquet"), *fit[2:]], "a folder of Parquet files"),
         ([*fit[:-1], "local:0", "--ignore", "unit"], "must be the address of a scheduler"),
     ):

@@ -50,6 +50,15 @@ def _arc_cosine(kernel: ArcCosine, p: dict[str, Extended], X: Extended, Z: Exten
     return p["variance"] / PI * (a[:, None] * b) ** kernel.order * J
 
 
+def log_likelihood(kernel: Kernel, s: float, X: np.ndarray, y: np.ndarray) -> float:
+    """The log marginal likelihood."""
+    K = kernel_matrix(kernel.for_inputs(X.shape[1]), X, X)
+    K[np.diag_indices_from(K)] += np.longdouble(s)
+    L = _cholesky(K)
+    half = _forward(L, y.astype(np.longdouble)[:, None])
+    return float(-0.5 * (len(y) * np.log(2 * PI) + 2 * np.log(np.diag(L)).sum() + (half**2).sum()))
+
+
 def predict(
     kernel: Kernel, s: float, X: np.ndarray, y: np.ndarray, X_new: np.ndarray
 ) -> tuple[Extended, Extended, Extended]:

@@ -37,7 +37,7 @@ def slack(problem: Problem, lml: float) -> float:
     """Rounding errors of a log likelihood: eps times the condition number of K + sI, relative to its size."""
     kernel, s, X, _, _ = problem
     condition = 1.0 + kernel.diag(X).sum() / s
-    return (1e-8 + 10.0 * np.finfo(float).eps * condition) * (1.0 + abs(lml))
+    return (1e-8 + 100.0 * np.finfo(float).eps * condition) * (1.0 + abs(lml))
 
 
 def literal(kernel: Kernel, X: np.ndarray, m: int, seed: int) -> np.ndarray:

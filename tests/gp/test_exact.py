@@ -10,7 +10,7 @@ from sklearn.gaussian_process import kernels as sk
 
 from nearexact.gp import gpr_objective, memory
 from nearexact.kernels import Kernel, Linear, Matern12, Matern32, Matern52, SquaredExponential
-from tests.gp import dense
+from tests.gp import dense, extended_precision
 from tests.problems import KERNELS, regression
 
 LENGTHSCALES = np.array([0.6, 1.1, 2.0])
@@ -90,3 +90,18 @@ def test_samples_have_the_posterior_mean_and_covariance() -> None:
     error = 5.0 / np.sqrt(200_000)
     assert torch.allclose(samples.mean(0), mean, atol=error)
     assert torch.allclose(torch.cov(samples.T), covariance, atol=2 * error)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="needs long doubles of 80 bits")
+@pytest.mark.parametrize("variance", [1.0, 1e3, 1e5, 1e7, 1e9, 1e12])
+def test_bounds_hold_where_rounding_is_as_large_as_the_noise(variance: float) -> None:
+    """Bounds are equal as long as rounding does not count; where it does, the likelihood in more digits is between."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(200, 3))
+    y, s = X @ np.array([1.0, 2.0, 3.0]), 1e-5
+    y = (y - y.mean()) / y.std()
+    kernel = SquaredExponential([20.0, 20.0, 20.0], variance)
+    bounds = gpr_objective(kernel, s, X, y).factorise(kernel, s).bounds
+    expected = extended_precision.log_likelihood(kernel, s, X, y)
+    assert bounds.lower - 1e-3 * len(y) <= expected <= bounds.upper + 1e-3 * len(y)
+    assert (bounds.lower == bounds.elbo == bounds.upper) == (variance <= 1e3)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Progress, Stage
-from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.exact import exact_memory
 from nearexact.gp.rounds import SubsetOptimum
 from nearexact.gp.starts import Start
 from nearexact.kernels import SquaredExponential

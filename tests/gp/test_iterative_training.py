@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nearexact.certificate import STANDARD_ERRORS
+from nearexact.evidence import STANDARD_ERRORS
 from nearexact.gp import gpr_objective, iterative_plan, iterative_training
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import IterativeObjective

@@ -151,7 +151,7 @@ def test_residuals_beyond_repair_make_the_tight_bound_nan_but_not_the_elbo() -> 
     assert model.trace > 0.0
     allowance = 0.5 * len(y) * model.residual_error / 0.1
     assert allowance > 0.0
-    assert model.bounds.lower == pytest.approx(model.elbo - allowance, rel=1e-14)  # what is left
+    assert model.elbo - 2.0 * allowance - 0.01 < model.bounds.lower <= model.elbo - allowance  # what is left
     assert math.isfinite(model.bounds.upper)
 
 
@@ -272,5 +272,6 @@ def test_residuals_below_zero_show_how_far_bounds_may_be_off() -> None:
     f = objective.factorise(kernel, s, residuals=True)
     looser = replace(f, residual_error=1e-3)
     assert looser.elbo == f.elbo  # what is maximised stays as it is
-    assert f.bounds.lower - looser.bounds.lower == pytest.approx(0.5 * 60 * 1e-3 / s)
+    log_det, quadratic = 60 * 1e-3 / s, f.bounds.quadratic.upper * (1.0 / (1.0 - 1e-3 / s) - 1.0)
+    assert f.bounds.lower - looser.bounds.lower == pytest.approx(0.5 * (log_det + quadratic))
     assert looser.bounds.upper > f.bounds.upper

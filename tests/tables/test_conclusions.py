@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nearexact.certificate import VERDICT_KINDS, Doubt
+from nearexact.certificate import Doubt
 from nearexact.tables.conclusions import Conclusion, conclusions
+from nearexact.verdict_colours import VERDICT_KINDS
 
 COVERAGE = {"0.5": 0.5, "0.8": 0.8, "0.9": 0.9, "0.95": 0.95, "0.99": 0.99}
 

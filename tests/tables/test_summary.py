@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import nearexact
+from nearexact.gp.safety import Repairs
 from nearexact.kernels import ArcCosine, Kernel, Linear, Matern12, Periodic, SquaredExponential
 from nearexact.model_header import read_header
 from nearexact.tables import Fitted
-from nearexact.tables.terminal import kernel_text, model_facts, printable, summary_lines
+from nearexact.tables.terminal import REPAIRS, kernel_text, model_facts, printable, summary_lines
 
 
 def test_relevance_and_noise_are_what_the_data_were_made_with(fitted: Fitted) -> None:
@@ -36,6 +38,11 @@ def test_a_summary_in_words_and_in_json(fitted: Fitted) -> None:
 
 def test_names_cannot_steer_a_terminal() -> None:
     assert printable("a\nb\x1b[31mé") == "a\\nb\\x1b[31mé"
+
+
+def test_every_repair_that_is_counted_is_told() -> None:
+    counted = {field.name for field in fields(Repairs)} - {"largest_jitter"}
+    assert counted <= REPAIRS.keys()
 
 
 def test_fitting_again_forgets_the_recipe(fitted: Fitted, tmp_path: Path) -> None:

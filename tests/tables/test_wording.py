@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from nearexact.certificate import NEAR_EXACT, VERDICT_KINDS, Doubt, confirm, doubt_about
+from nearexact.certificate import NEAR_EXACT, Doubt, confirm, doubt_about
 from nearexact.evidence import Evidence
 from nearexact.tables.wording import DOUBTS, SUPPORT, VERDICTS, method_words, verdict_words
+from nearexact.verdict_colours import VERDICT_KINDS
 
 
 def record(verdict: str, doubt: Doubt | None, gap: float | None = 0.0) -> dict[str, Any]:

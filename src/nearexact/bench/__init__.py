@@ -1,7 +1,7 @@
 """The benchmark: methods under time budgets, and their results.
 
-Uses `nearexact.gp` in `methods`, which it runs, in `fidelity`, which compares runs with the exact GP, and in
-`paper.toys`, which trains without the harness; nowhere else.
+Uses `nearexact.gp` in `methods`, which it runs, in `fidelity`, `exchange` and `exact_reference`, which compare runs
+with the exact GP, and in `paper.toys`, which trains without the harness; nowhere else.
 Needs the extra "bench".
 """
 

@@ -20,7 +20,7 @@ from nearexact.bench.kept_models import Gaussian, KeptModel, at_least_rounding, 
 from nearexact.bench.store import RunFolder
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, greedy_variance, minimise
 from nearexact.gp.budget import held_memory
-from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.exact import exact_memory
 from nearexact.gp.iterative import IterativeObjective, solving_memory
 from nearexact.gp.iterative_cost import possible_sizes
 from nearexact.gp.iterative_model import AIMED_ERROR

@@ -25,7 +25,7 @@ from nearexact.bench.kept_models import Gaussian, KeptModel, SplitRuns, latent, 
 from nearexact.bench.metrics import crps, nlpd, rmse
 from nearexact.bench.protocol import Task
 from nearexact.bench.store import RunFolder
-from nearexact.certificate import CERTIFIED_GAP
+from nearexact.evidence import CERTIFIED_GAP
 from nearexact.gp import NumericalError
 from nearexact.kernels.names import named_kernel
 from nearexact.limits import is_out_of_memory, memory_budget

@@ -40,10 +40,13 @@ def _add(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--seeds", help='how many splits, 0, 1, …, or which ones: "3,4"; "7," is one')
     run.add_argument("--kernel", help="for every method that takes one, such as matern32 or se+linear")
     run.add_argument("--budget", help='training time of a run, such as "90s", "10m", "8h"')
-    run.add_argument("--hard-limit", help="wall-clock time of a run, evaluation included; five budgets, 10m at least")
+    run.add_argument(
+        "--hard-limit",
+        help="wall-clock time of a run, evaluation included; default: five budgets and 2 minutes, 10m at least",
+    )
     run.add_argument("--memory-limit", help='resident memory of a run, such as "4GB"')
     run.add_argument("--out", help="results folder")
-    run.add_argument("--threads", type=int, help="of a run; all cores divided by the jobs")
+    run.add_argument("--threads", type=int, help="of a run; default: all cores divided by the jobs")
     run.add_argument("--jobs", type=int, help="runs at the same time; timings are only comparable with 1, the default")
     run.add_argument("--evaluate-every", type=int, help="steps of a method, instead of ever longer training times")
     run.add_argument("--device", help="cpu (default) or cuda")
@@ -71,7 +74,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
     fidelity = commands.add_parser("fidelity", help="distance from the exact GP: of posterior, of hyperparameters")
     fidelity.add_argument("results", type=Path)
-    fidelity.add_argument("--memory-limit", help='for the exact GP, such as "8GB"; half of what is free')
+    fidelity.add_argument("--memory-limit", help='for the exact GP, such as "8GB"; default: half of what is free')
     fidelity.add_argument("--time-limit", default="10m", help="to train an exact GP where there is no run of gpr")
     fidelity.add_argument("--exchange", metavar="A,B", help="two methods with each other's hyperparameters instead")
     fidelity.set_defaults(command=_fidelity)

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 EXTRA = "data"  # the optional dependencies that these commands need
 FAILED, INTERRUPTED = 2, 130
+# Options of `fit` that a cluster does not have: they need all rows in one place, or a file that must be understood.
+IN_ONE_PLACE = (
+    "report", "noise_column", "weight_column", "dates", "missing", "test_fraction", "refit", "max_categories",
+    "encoding", "delimiter", "decimal", "header",
+)  # fmt: skip
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -41,7 +46,9 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, help="the model file to write, such as model.nx")
     parser.add_argument("--report", help="an HTML page about the fit to write, such as fit.html")
     parser.add_argument("--time-limit", default="10m", help='for choosing and training, such as "5m"; default 10m')
-    parser.add_argument("--memory-limit", help='for training besides the data, such as "4GB"; half of what is free')
+    parser.add_argument(
+        "--memory-limit", help='for training besides the data, such as "4GB"; default: half of what is free'
+    )
     parser.add_argument(
         "--kernel", default="auto", help='auto (default), se, matern12, matern52, "se+linear", "se*periodic", …'
     )
@@ -64,7 +71,9 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-categories", type=int, default=20, help="different values of a text column; default 20")
     parser.add_argument("--dates", choices=("day-first", "month-first"), help="how to read dates such as 01/02/2020")
-    parser.add_argument("--seed", type=int, default=0, help="of the split and of ties; default 0")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the split, of the search for hyperparameters and of ties; default 0"
+    )
     parser.add_argument(
         "--dask",
         metavar="ADDRESS|local[:N]",
@@ -74,6 +83,7 @@ def _add_fit(parser: argparse.ArgumentParser) -> None:
         "--resume", metavar="FILE", help="with --dask: keep the state of the fit there, and go on from it"
     )
     _add_spelling(parser)
+    parser.set_defaults(in_one_place={name: parser.get_default(name) for name in IN_ONE_PLACE})
     _finish(parser, _fit)
 
 
@@ -108,7 +118,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--training-data", metavar="FILE", help="the file that the model was fitted to; --certify of a sparse model"
     )
-    parser.add_argument("--time-limit", help='for --certify, such as "5m"; none')
+    parser.add_argument("--time-limit", help='for --certify, such as "5m"; default: none')
     _add_spelling(parser)
     _finish(parser, _predict)
 
@@ -117,7 +127,7 @@ def _add_certify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="a file that `nearexact fit` wrote")
     parser.add_argument("data", help="the file that the model was fitted to")
     parser.add_argument("--cg-iterations", type=int, help="of conjugate gradients, to tighten the bounds")
-    parser.add_argument("--time-limit", help='such as "5m"; none')
+    parser.add_argument("--time-limit", help='such as "5m"; default: none')
     _add_spelling(parser)
     _finish(parser, _certify)
 
@@ -156,7 +166,8 @@ def _guarded(command: Command, options: argparse.Namespace) -> int:
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise ValueError("there is not enough memory; --memory-limit can be lowered") from error
+            advice = "; --memory-limit can be lowered" if hasattr(options, "memory_limit") else ""
+            raise ValueError(f"there is not enough memory{advice}") from error
         if not _is_foreseen(error):
             raise
         message = ": ".join([str(error), *getattr(error, "__notes__", [])])  # notes say what can be done
@@ -234,9 +245,10 @@ def _fit_folder(options: argparse.Namespace, output: Path) -> int:
     from nearexact.tables.folders import fit_folder
 
     options.extra = "data,dask"
-    for name in ("report", "noise_column", "weight_column", "dates"):
-        if getattr(options, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} cannot be combined with --dask")
+    for name, default in options.in_one_place.items():
+        if getattr(options, name) != default:
+            written = "no-refit" if name == "refit" else name.replace("_", "-")
+            raise ValueError(f"--{written} cannot be combined with --dask")
     with redirect_stdout(sys.stderr):
         model = fit_folder(
             options.data,

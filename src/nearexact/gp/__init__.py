@@ -30,8 +30,6 @@ from nearexact.gp.training import Training
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.names import unless_named
 
-bracket, Bracketed = tighten_bounds, TightenedBounds  # their names in earlier releases
-
 
 def sgpr_objective(
     kernel: Kernel | str,
@@ -65,7 +63,6 @@ def gpr_objective(
 __all__ = [
     "DEFAULT_NUMERICS",
     "BlockSolution",
-    "Bracketed",
     "ExactObjective",
     "ExactPosterior",
     "ExactTraining",
@@ -92,7 +89,6 @@ __all__ = [
     "TightenedBounds",
     "Training",
     "block_cg",
-    "bracket",
     "conjugate_gradients",
     "gpr_objective",
     "greedy_variance",

@@ -39,10 +39,17 @@ class LikelihoodBounds:
     targets: int = 1
 
     @staticmethod
-    def exact(n: int, log_det: float, quadratic: float, targets: int = 1) -> LikelihoodBounds:
-        """Where both parts are known."""
+    def exact(n: int, log_det: float, quadratic: float, targets: int = 1, error: float = 0.0) -> LikelihoodBounds:
+        """Where both parts are known, of a matrix that is K̂ up to an `error`, relative to its least eigenvalue."""
         elbo = likelihood(n, log_det, quadratic, targets)
-        return LikelihoodBounds(n, elbo, Interval(log_det, log_det), Interval(quadratic, quadratic), targets)
+        if error >= 1.0:
+            return LikelihoodBounds(n, elbo, Interval(), Interval(0.0), targets)
+        change = -n * math.log1p(-error)
+        parts = (
+            Interval(log_det - change, log_det + change),
+            Interval(quadratic / (1.0 + error), quadratic / (1.0 - error)),
+        )
+        return LikelihoodBounds(n, elbo, *parts, targets)
 
     @property
     def lower(self) -> float:

@@ -32,8 +32,6 @@ from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray, MemoryLimit
 
-__all__ = ["ExactTraining", "exact_memory"]
-
 logger = logging.getLogger(__name__)
 
 SEARCH_SHARE = 0.4  # of the time limit, at most
@@ -76,7 +74,6 @@ class ExactTraining:
         y: Any,
         *,
         time_limit: float = math.inf,
-        search_limit: float | None = None,
         memory_limit: MemoryLimit = None,
         start: Start | None = None,
         row_noise: RowNoise | None = None,
@@ -99,7 +96,6 @@ class ExactTraining:
         self._has_room = budget >= needed + 8 * self.n**2  # for a second model
         self.timer, self.on_step, self.on_stage = Timer(time_limit, clock), on_step, on_stage
         self.history: list[Stage] = []
-        self.search_limit = SEARCH_SHARE * time_limit if search_limit is None else search_limit
         self.search = Search(
             kernel,
             self.objective.X,
@@ -190,7 +186,7 @@ class ExactTraining:
         self._model = None  # the search needs the memory
         self.objective.release()
         if not in_a_hurry:
-            self._search_for(self.search_limit - self.timer.seconds())
+            self._search_for(SEARCH_SHARE * self.timer.time_limit - self.timer.seconds())
             if USUAL_EVALUATIONS * self._evaluation_seconds > self.timer.left():
                 self.search.polish(POLISHING_SHARE * self.timer.left())
             return

@@ -97,8 +97,11 @@ class Factorisation:
         excess = min((excess for excess in excesses if math.isfinite(excess)), default=math.inf)
         excess += self._trace_error / self.noise_variance
         least = self._least_quadratic if math.isfinite(self.trace) else -math.inf
-        log_det = Interval(self.log_det, self.log_det + excess)
-        return LikelihoodBounds(self.n, self.elbo, log_det, Interval(least, self._quadratic), self.targets)
+        # K̂ ⪰ Q + sI, up to the same error.
+        share = self.residual_error / self.noise_variance
+        most = self._quadratic / (1.0 - share) if share < 1.0 else math.inf
+        log_det = Interval(self.log_det - self._trace_error / self.noise_variance, self.log_det + excess)
+        return LikelihoodBounds(self.n, self.elbo, log_det, Interval(least, most), self.targets)
 
     @property
     def _trace_error(self) -> float:
@@ -135,5 +138,5 @@ class Factorisation:
         """The predictive distribution, independent of the data."""
         s, sums = self.noise_variance, None
         if self.log_residuals is not None:
-            sums = RowSums(self.n, self.yy, self.trace, self._log_residuals, self._log_scales)
+            sums = RowSums(self.n, self.yy, self.trace, self._log_residuals, self._log_scales, self.residual_error)
         return SparsePosterior(self.kernel, s, self.Z, self.L, self.L_B, self.w / s, self.repairs, sums)

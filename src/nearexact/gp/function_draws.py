@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from nearexact.gp.inducing import greedy_variance
-from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
+from nearexact.gp.iterative_posterior import ModelSolver, Posterior
 from nearexact.gp.linalg import solve_rows
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
@@ -37,7 +37,6 @@ FEATURES_AT_ONCE = 2**19  # numbers, which fit into a cache
 MOST_POINTS = 2000  # of the sparse GP that stands for an exact one where a kernel has no features
 SOLVE_TOLERANCE = 1e-10  # of rᵀP⁻¹r, relative to its start, where the correction is by conjugate gradients
 
-Posterior = SparsePosterior | ExactPosterior | IterativePosterior
 Draws = Callable[[Any], Tensor]  # rows X [N, D] to draws [N, S]
 
 

@@ -24,7 +24,7 @@ from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.linalg import as_columns, sample_gaussian
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_rows, nearest_variances, variances_given
-from nearexact.gp.posterior import SparsePosterior, new_means
+from nearexact.gp.posterior import ExactPosterior, SparsePosterior, new_means
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.row_noise import RowNoise, noise_variances, scaled_rows
 from nearexact.gp.safety import Repairs, clamp_variances
@@ -310,3 +310,6 @@ class ModelSolver(ColumnSolver):
 def _positive(sparse: Tensor, near: Tensor) -> Tensor:
     """The sparse GP's variances, kept away from 0, whose logarithm says nothing."""
     return torch.maximum(sparse, 1e-6 * near[:, -1])
+
+
+Posterior = SparsePosterior | ExactPosterior | IterativePosterior

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nearexact.certificate import STANDARD_ERRORS
-from nearexact.evidence import Evidence
+from nearexact.evidence import STANDARD_ERRORS, Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.column_solver import MOST_ITERATIONS
@@ -147,7 +146,8 @@ class IterativeTraining:
         self._started, self._evaluations, self._restarts = 0.0, 0, 0
         self._tried = 0  # points of the present climb
         self._from_best_of_search = False  # or else from another θ, which all rows seemed to speak for
-        self._gain = math.nan  # of the last climb in nats, once it has come to its end
+        # Of the last climb in nats, once it has come to its end; of the last two, whether or not they had.
+        self._gain, self._gains = math.nan, (math.nan, math.nan)
         self._recorded = True  # whether the present climb is in the history
 
     @property
@@ -236,7 +236,7 @@ class IterativeTraining:
         settled = self._is_settled and len(self.history) > 1
         followed = settled and self._from_best_of_search and self.search.is_complete and not self.search.has_rival()
         # A climb that ends in noise may have missed as much as that hides.
-        gain = (self._gain + STANDARD_ERRORS * best.estimate.standard_error) / self.n if followed else None
+        gain = (self._left_to_gain + STANDARD_ERRORS * best.estimate.standard_error) / self.n if followed else None
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
     # ---- climbs ----------------------------------------------------------------------------------------------------
@@ -244,7 +244,19 @@ class IterativeTraining:
     @property
     def _is_settled(self) -> bool:
         estimate = self._held().estimate
-        return estimate is not None and self._gain <= max(estimate.standard_error, SETTLED * self.n)
+        return estimate is not None and self._left_to_gain <= max(estimate.standard_error, SETTLED * self.n)
+
+    @property
+    def _left_to_gain(self) -> float:
+        """The gain of the last climb, and of those to come if gains go on shrinking as from the one before.
+
+        On a long ridge every climb gains little, and as much as the one before. What is less than half a standard error
+        may be gained by fitting to the probes alone, in every climb.
+        """
+        estimate, before = self._held().estimate, self._gains[0]
+        if estimate is None or not self._gain > max(NOISE_SHARE * estimate.standard_error, 0.5 * SETTLED * self.n):
+            return self._gain
+        return self._gain / (1.0 - self._gain / before) if self._gain < before else math.inf
 
     def _predict_costs(self) -> None:
         """What evaluations and factors will take; the search has more time where that is too long to improve θ."""
@@ -306,8 +318,9 @@ class IterativeTraining:
             reason, self._restarts = optimum.reason, optimum.restarts
         except _OnlyNoiseLeftError:
             reason = OptimiserEnd.CONVERGED
+        self._gains = self._gains[1], best[-1] - best[0]
         if reason not in (OptimiserEnd.MAX_ITERATIONS, OptimiserEnd.TIME_LIMIT, OptimiserEnd.FAILING):
-            self._gain = best[-1] - best[0]
+            self._gain = self._gains[1]
         return reason
 
     def _evaluate(

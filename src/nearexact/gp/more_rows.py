@@ -15,7 +15,7 @@ from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_model import HeldModel
-from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
+from nearexact.gp.iterative_posterior import ModelSolver, Posterior
 from nearexact.gp.linalg import dot
 from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
@@ -23,8 +23,6 @@ from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.sparse import SparseObjective
 from nearexact.limits import memory_budget
 from nearexact.typing import MemoryLimit
-
-Posterior = SparsePosterior | ExactPosterior | IterativePosterior
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +116,7 @@ def _extend_sparse(posterior: SparsePosterior, rows: AddedRows, bound: str, memo
         G=f.G + s * B,
         b=f.b + b,
         trace=f.trace + sums.trace,
+        residual_error=max(f.residual_error, sums.residual_error),
         earlier=sums,
     )
     distance = together.bounds.quadratic.upper - before

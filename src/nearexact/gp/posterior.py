@@ -12,10 +12,14 @@ from torch import Tensor
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.linalg import cholesky_log_det, dot, sample_gaussian, solve_rows
 from nearexact.gp.memory import chunk_rows, row_chunks
-from nearexact.gp.row_noise import RowNoise
-from nearexact.gp.safety import Repairs, clamp_variances
+from nearexact.gp.row_noise import RowNoise, noise_variances
+from nearexact.gp.safety import Repairs, clamp_variances, rounding_of
 from nearexact.kernels.base import Kernel
 from nearexact.validation import as_matrix
+
+NEGLIGIBLE_ERROR = (
+    1e-3  # of K̂, relative to the noise: below that, it changes a likelihood by 0.001 nats per row or less
+)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class RowSums:
     trace: float  # tr(K − Q)
     log_residuals: float  # Σ log(1 + d_n/s)
     log_scales: float = 0.0  # Σ log ω_n²
+    residual_error: float = 0.0  # by how much each d_n may be off
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +121,16 @@ class ExactPosterior:
 
     @cached_property
     def bounds(self) -> LikelihoodBounds:
-        """The two parts of the log marginal likelihood, which need no bounds: log|K + sI| and yᵀ(K + sI)⁻¹y."""
+        """The two parts of the log marginal likelihood, log|K + sI| and yᵀ(K + sI)⁻¹y: exact but for rounding.
+
+        Where the signal is 1e10 times the noise or more, rounding is as large as the noise, and so may jitter be.
+        """
         quadratic, targets = dot(self.y, self.weights), self.y[0].numel()
-        return LikelihoodBounds.exact(len(self.y), float(cholesky_log_det(self.L)), quadratic, targets)
+        noise = torch.as_tensor(noise_variances(self.row_noise, self.noise_variance)).min()
+        # Relative to the noise, the least that an eigenvalue can be; the largest is at most tr K.
+        error = float((self.jitter + rounding_of(self.kernel.diagonal(self.features_X).sum())) / noise)
+        error = error if error > NEGLIGIBLE_ERROR else 0.0
+        return LikelihoodBounds.exact(len(self.y), float(cholesky_log_det(self.L)), quadratic, targets, error)
 
     @property
     def lml(self) -> float:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_posterior import Posterior
 from nearexact.gp.memory import row_chunks
-from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.posterior import SparsePosterior
 
 PAIRS_AT_ONCE = 2**21  # of new rows and points, of which each may take as many numbers as there are inputs
 
@@ -23,9 +23,7 @@ class PredictionGradients:
     variance_by_x: Tensor  # [N, D]
 
 
-def prediction_gradients(
-    posterior: SparsePosterior | ExactPosterior | IterativePosterior, X: Tensor
-) -> PredictionGradients:
+def prediction_gradients(posterior: Posterior, X: Tensor) -> PredictionGradients:
     """Derivatives at the rows of X [N, D]. Each prediction depends on its own row, so that those of sums are enough."""
     X = X.to(posterior.weights.device)
     variance, by_variance = X.new_empty(len(X)), torch.empty_like(X)

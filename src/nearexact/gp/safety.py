@@ -133,13 +133,18 @@ def repair_trace(
     return math.nan, False
 
 
-def residual_error(largest_ratio: float, mean_diagonal: float) -> float:
+def residual_error(largest_ratio: float, diagonal: float) -> float:
     """By how much residual variances may be off: what is below zero shows how large rounding errors are.
 
     Where the signal is 1e10 times the noise or more, they are as large as the noise; and residuals that are set to zero
     would let bounds meet that prove nothing.
     """
-    return ROUNDING_SAFETY * (largest_ratio - 1.0) * mean_diagonal if largest_ratio > 1.0 else 0.0
+    return ROUNDING_SAFETY * (largest_ratio - 1.0) * diagonal if largest_ratio > 1.0 else 0.0
+
+
+def rounding_of(largest: Tensor) -> Tensor:
+    """About what rounding does to a matrix, in the norm, whose largest eigenvalue is at most this."""
+    return ROUNDING_SAFETY * torch.finfo(largest.dtype).eps * largest
 
 
 def clamp_residuals(

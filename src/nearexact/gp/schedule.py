@@ -11,6 +11,13 @@ SCHEDULE = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 LARGEST_SHARE = 0.8  # of N; beyond this M, exact GP regression costs no more
 
 
+def check_max_inducing(value: object) -> None:
+    """A ValueError unless it is one of the numbers of inducing points that there can be."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not 1 <= value <= SCHEDULE[-1]:  # type: ignore[operator]
+        raise ValueError(f"max_inducing must be a whole number from 1 to {SCHEDULE[-1]}, got {value!r}")
+
+
 def inducing_schedule(n: int, max_inducing: int, *, to_all: bool = False) -> list[int]:
     """The M to go through: 10, 20, 50, … up to 0.8 N, and up to `max_inducing`, which is the last one if it is reached.
 

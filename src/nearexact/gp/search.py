@@ -29,6 +29,7 @@ from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
+from nearexact.gp.parameter_scan import scanned_starts
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.rounds import OpenRound, Round, StartingPoint, SubsetOptimum, Tried
 from nearexact.gp.row_noise import RowNoise, noise_of
@@ -219,8 +220,11 @@ class Search:
             self._climb_from(theta, seconds)
         gain, last = self.gain_per_row(theta), self.rounds[-1]
         climbed = self._climbed is not None and np.array_equal(self._climbed, theta)
-        # Else more may be found further up, or from starts that were not tried: rough ones come last.
-        is_known = gain > RIVAL or (self.is_complete and last.settled and climbed)
+        # Else more may be found further up, or from starts that were not tried: rough ones come last. And which of two
+        # rivals wins, more rows than those of a subset must decide.
+        is_known = gain > RIVAL or (
+            self.is_complete and last.settled and climbed and (last.rows >= self.data.n or not self.has_rival())
+        )
         agreeing, starts = last.support
         return Evidence(last.rows, starts, agreeing, gain if is_known else None, self.candidates[0].likelihood)
 
@@ -283,13 +287,15 @@ class Search:
         return optimum
 
     def _first_starts(self) -> Iterator[StartingPoint]:
-        """What was given, a smooth start, the usual one, random ones until enough of all agree, and rough ones."""
+        """What was given, a smooth start, the usual one, other periods, random ones until enough agree, rough ones."""
         if self.start is not None:
             yield StartingPoint(self.start)
         smooth = with_less_influence(self.layout, self._unit)
         kernel, _ = self.layout.unpack(smooth)
         yield StartingPoint(self.layout.pack(kernel, SMOOTH_NOISE))
         yield StartingPoint(self.theta0)
+        for theta in scanned_starts(self.objective(self.sizes[0]), self.layout.pack(kernel, SMOOTH_NOISE)):
+            yield StartingPoint(theta)
         for number in range(2, MOST_STARTS):
             if number >= FEWEST_STARTS and self.agreeing >= ENOUGH_AGREEING:
                 break

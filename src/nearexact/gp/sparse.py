@@ -169,7 +169,8 @@ class SparseObjective:
             sums = rows.first_sweep(cross, L, direct=False, residuals=residuals)
             G, b = mirror_lower(sums.G), sums.b
             trace, repaired = repair_trace(sums.trace, sums.largest_ratio, self.repairs, self.numerics)
-            error = residual_error(sums.largest_ratio, sums.diagonal_sum / sums.n)
+            largest = sums.diagonal_sum / sums.n if sums.diagonal is None else float(sums.diagonal.max())
+            error = residual_error(sums.largest_ratio, largest)
         self.repairs.add_residuals(sums.repairs)
         f = Factorisation(
             kernel=kernel,

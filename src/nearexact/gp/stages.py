@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nearexact.gp.iterative_posterior import IterativePosterior
-from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.iterative_posterior import Posterior
 from nearexact.gp.safety import Repairs
 from nearexact.kernels.base import Kernel
 
@@ -90,4 +89,4 @@ class Progress:
     m: int
     objective: float  # here, not the best so far
     seconds: float  # since training started
-    posterior: Callable[[], SparsePosterior | ExactPosterior | IterativePosterior]  # costs about as much as a step
+    posterior: Callable[[], Posterior]  # costs about as much as a step

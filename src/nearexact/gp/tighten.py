@@ -63,7 +63,8 @@ def tighten_bounds(
                     break
             if bounds.trace_gap > SETTLED_PER_POINT * f.n and log_determinant.fits(objective):
                 logs = log_determinant.unexplained(objective, f, check=timer.check, on_share=on_share).sum_of_logs()
-                bounds = bounds.meet(log_det=Interval(f.log_det + logs.lower, f.log_det + logs.upper))
+                error = f.n * f.residual_error / f.noise_variance
+                bounds = bounds.meet(log_det=Interval(f.log_det + logs.lower - error, f.log_det + logs.upper + error))
         except TimeIsUpError:
             finished = False
     seconds = timer.seconds()

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearexact.certificate import CERTIFIED_GAP
-from nearexact.evidence import Evidence
+from nearexact.evidence import CERTIFIED_GAP, Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Budget, TimeIsUpError
 from nearexact.gp.candidates import Candidate, Model, Result, Tally, complete
@@ -37,7 +36,7 @@ from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise, noise_only
 from nearexact.gp.rows import LocalRows, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
-from nearexact.gp.schedule import SCHEDULE, checked_schedule, ends_early, inducing_schedule
+from nearexact.gp.schedule import SCHEDULE, check_max_inducing, checked_schedule, ends_early, inducing_schedule
 from nearexact.gp.search import RIVAL, Search
 from nearexact.gp.search_completion import complete_search
 from nearexact.gp.sparse import SparseObjective, is_tight
@@ -104,9 +103,7 @@ class Training:
         self.tight = is_tight(bound)
         if self.tight and objective is not SparseObjective:
             raise ValueError(f"only SparseObjective has a tight bound, got {objective.__name__}")
-        whole = isinstance(max_inducing, (int, np.integer)) and not isinstance(max_inducing, bool)
-        if not whole or not 1 <= max_inducing <= SCHEDULE[-1]:
-            raise ValueError(f"max_inducing must be a whole number from 1 to {SCHEDULE[-1]}, got {max_inducing!r}")
+        check_max_inducing(max_inducing)
         if row_noise is not None and objective is not SparseObjective:
             raise ValueError(f"only SparseObjective takes noise that differs from row to row, got {objective.__name__}")
         self.data = as_rows(X, y, row_noise)

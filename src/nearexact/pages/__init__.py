@@ -22,7 +22,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from nearexact.certificate import PALETTES, Colours
+from nearexact.verdict_colours import PALETTES, Colours
 from nearexact.version import installed_version
 
 __all__ = ["as_json", "render"]

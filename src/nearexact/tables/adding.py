@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from nearexact.tables.dialect import Spelling
-from nearexact.tables.predicting import load_with_recipe, recipe_in_file
+from nearexact.tables.predicting import opened
 from nearexact.tables.reading import Source, open_table
 from nearexact.tables.recipe import RECIPE, Recipe, more_rows
 from nearexact.tables.summary import plain
@@ -41,10 +41,10 @@ def update(
     The table needs the columns of the fit, targets, known noise and weights included. A model from a file stays as it
     is there until the result is saved.
     """
-    recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
+    recipe, load = opened(model)
     file = open_table(path, spelling, wanted=[*recipe.names, *recipe.learnt_from], usual=recipe.spelling)
     values, learnt, notes = more_rows(file, recipe)
-    estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
+    estimator = load()
     estimator.update(recipe.frame(values), learnt.y, **learnt.noise)
     estimator.metadata_ = _with_news(estimator, len(values))
     return Updated(estimator, len(values), tuple(notes))

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nearexact.certificate import NEAR_EXACT, Doubt, Kind
+from nearexact.certificate import NEAR_EXACT, Doubt
 from nearexact.limits import parse_seconds
 from nearexact.tables.number_text import percent
 from nearexact.tables.wording import DOUBTS
+from nearexact.verdict_colours import Kind
 
 Record = dict[str, Any]  # as `Summary.to_json` gives it
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearexact import pages
-from nearexact.certificate import VERDICT_KINDS, Kind
 from nearexact.tables.conclusions import conclusions, is_sound, nothing_learnt, whole_noise
 from nearexact.tables.evaluation import Evaluation
 from nearexact.tables.kernel_choice import EQUAL_LIKELIHOODS
@@ -25,6 +24,7 @@ from nearexact.tables.summary import Summary
 from nearexact.tables.terminal import repair_line
 from nearexact.tables.wording import method_words, noise_words, verdict_words
 from nearexact.typing import FloatArray
+from nearexact.verdict_colours import VERDICT_KINDS, Kind
 
 if TYPE_CHECKING:
     from nearexact.tables.fitting import Fitted

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT
+from nearexact.certificate import NEAR_EXACT
 from nearexact.estimators import GPRegressor
+from nearexact.evidence import CERTIFIED_GAP
 from nearexact.gp.affordable import affordable_method
 from nearexact.gp.safety import BEARABLE_NOISE, DEFAULT_NUMERICS, LEAST_NOISE, NumericalError
 from nearexact.gp.stages import TrainingEnd

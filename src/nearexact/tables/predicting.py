@@ -44,29 +44,35 @@ class Predicted:
 
 def load_with_recipe(path: str | os.PathLike[str]) -> tuple[Model, Recipe]:
     """A model that was fitted to a file, and how columns become its inputs."""
-    recipe = recipe_in_file(path)
-    from nearexact.persistence import load  # only here, since it takes seconds
-
-    return load(path), recipe
+    recipe, model = opened(path)
+    return model(), recipe
 
 
-def recipe_in_file(path: str | os.PathLike[str]) -> Recipe:
-    """How columns become inputs of the model in a file."""
-    with explained(path):
-        header = read_header(path)
+def opened(model: str | os.PathLike[str] | tuple[Model, Recipe]) -> tuple[Recipe, Callable[[], Model]]:
+    """How columns become inputs of a model, at once, and the model when it is asked for: a file takes seconds."""
+    if isinstance(model, tuple):
+        return model[1], lambda: model[0]
+    with explained(model):
+        header = read_header(model)
         metadata = header.metadata
-    if RECIPE not in metadata:
-        raise ValueError(f"{os.fspath(path)!r} was not fitted to a file, so it does not say how columns become inputs")
-    return checked_recipe(metadata, header.inputs)
+
+    def loaded() -> Model:
+        from nearexact.persistence import load  # only here, since it needs torch
+
+        return load(model)
+
+    return checked_recipe(metadata, header.inputs, repr(os.fspath(model))), loaded
 
 
 def recipe_of(model: Model) -> Recipe:
     """How columns become inputs of a model that was fitted to a file."""
-    return checked_recipe(model.metadata_, model.n_features_in_)
+    return checked_recipe(getattr(model, "metadata_", {}), model.n_features_in_)
 
 
-def checked_recipe(metadata: dict[str, Any], inputs: int) -> Recipe:
-    """The recipe that is kept with a model of so many inputs."""
+def checked_recipe(metadata: dict[str, Any], inputs: int, what: str = "the model") -> Recipe:
+    """The recipe that is kept with a model of so many inputs; `what` has it."""
+    if RECIPE not in metadata:
+        raise ValueError(f"{what} was not fitted to a file, so it does not say how columns become inputs")
     recipe = Recipe.from_json(metadata[RECIPE])
     if len(recipe.inputs) != inputs:
         raise ValueError(
@@ -103,7 +109,7 @@ def predict(
     inputs = {"the data": path, "the training data": training_data, "the model": model}
     check_output(output, SUFFIXES)
     check_apart({"the output": output}, {k: v for k, v in inputs.items() if isinstance(v, str | os.PathLike)})
-    recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
+    recipe, load = opened(model)
     _check_options(level, missing)
     if not certify and not (training_data is None and time_limit is None):
         raise ValueError("training data and a time limit are for certified predictions: ask for those, too (--certify)")
@@ -114,7 +120,7 @@ def predict(
     kept = _kept(file, keep, columns)
     from nearexact.tables import predictor as computing  # only here, since it needs torch
 
-    estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
+    estimator = load()
     predictor = computing.Predictor(estimator, recipe, level)
     if certify:
         data = computing.training_data(estimator, recipe, training_data, spelling)
@@ -138,13 +144,13 @@ def predict_frame(
     missing: Missing | None = None,
 ) -> pd.DataFrame:
     """Mean, std, lower and upper for each row of a data frame, with its index; the options are those of `predict`."""
-    recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
+    recipe, load = opened(model)
     _check_options(level, missing)
     table = open_table(frame)
     recipe.check_columns(table)
     from nearexact.tables.predictor import Predictor  # only here, since it needs torch
 
-    estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
+    estimator = load()
     predictor = Predictor(estimator, recipe, level)
     parts = [predictor.predictions(values) for values, _ in _pieces(table, recipe, missing or recipe.missing)]
     return pd.DataFrame(np.concatenate(parts), index=frame.index, columns=list(predictor.columns))
@@ -160,10 +166,10 @@ def certify(
     progress: bool = False,
 ) -> Certificate:
     """Bounds on the exact log marginal likelihood, from the file or data frame that the model was fitted to."""
-    recipe = model[1] if isinstance(model, tuple) else recipe_in_file(model)
+    recipe, load = opened(model)
     file = open_table(path, spelling, wanted=[*recipe.names, *recipe.learnt_from], usual=recipe.spelling)
     recipe.check_columns(file, with_target=True)
-    estimator = model[0] if isinstance(model, tuple) else load_with_recipe(model)[0]
+    estimator = load()
     values, learnt = training_rows(file, recipe, estimator.certificate_.n)
     estimator.set_params(progress=progress)
     options: dict[str, Any] = {**learnt.noise, "cg_iterations": cg_iterations, "time_limit": time_limit}

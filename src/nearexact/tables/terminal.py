@@ -24,6 +24,8 @@ REPAIRS = {  # by their names in the history
     "traces_repaired": "{} traces repaired",
     "traces_rejected": "{} evaluations rejected",
     "variances_clamped": "{} variances clamped",
+    "residuals_clamped": "{} residual variances clamped",
+    "residuals_rejected": "{} bounds given up",
     "restarts": "{} restarts of the optimiser",
     "rescues": "{} further starts",
 }

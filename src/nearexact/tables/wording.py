@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, NEAR_EXACT, Doubt
+from nearexact.certificate import CONVERGED_CHANGE, NEAR_EXACT, Doubt
+from nearexact.evidence import CERTIFIED_GAP
 from nearexact.tables.number_text import number
 
 NOT_COMPARED = "not compared with others"  # hyperparameters, in a summary that does not say

@@ -13,8 +13,8 @@ from nearexact.bench.paper import presets
 from nearexact.bench.paper.kernels import KERNELS, KernelStudy
 from nearexact.bench.paper.presets import PRESETS
 from nearexact.bench.paper.toys import TOYS, Toy, ToyStudy, converged_from, exact_likelihoods, train
-from nearexact.certificate import CERTIFIED_GAP
 from nearexact.cli import main
+from nearexact.evidence import CERTIFIED_GAP
 
 SCALED = [(name, scale) for name, preset in PRESETS.items() for scale in preset.scales or [None]]
 

@@ -28,15 +28,10 @@ from nearexact.bench.report.chart_data import thin
 from nearexact.bench.report.figures import write_figures
 from nearexact.bench.report.page import render, write_report
 from nearexact.bench.store import PLAN, RunStatus
-from nearexact.certificate import (
-    CERTIFIED_GAP,
-    CONVERGED_CHANGE,
-    CONVERGED_STEPS,
-    FEWEST_AGREEING,
-    PALETTES,
-    SUBSET_CAUTION,
-)
+from nearexact.certificate import CONVERGED_CHANGE, CONVERGED_STEPS, FEWEST_AGREEING, SUBSET_CAUTION
 from nearexact.cli import main
+from nearexact.evidence import CERTIFIED_GAP
+from nearexact.verdict_colours import PALETTES
 from tests.bench.synthetic import HOSTILE, NOISE, constant_trace, curve_trace, sgpr_trace, write_results, write_run
 
 PUBLISHED = "published_results.csv"

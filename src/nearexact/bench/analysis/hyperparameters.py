@@ -16,8 +16,8 @@ import numpy as np
 
 from nearexact.bench.analysis.points import EVIDENCE, KEY, RunKey
 from nearexact.bench.analysis.results import Results, Size
-from nearexact.certificate import CERTIFIED_GAP, CONVERGED_CHANGE, FEWEST_AGREEING
-from nearexact.evidence import Evidence
+from nearexact.certificate import CONVERGED_CHANGE, FEWEST_AGREEING
+from nearexact.evidence import CERTIFIED_GAP, Evidence
 from nearexact.noise_only import explains_nothing
 
 NOBODY_LOOKED = "nobody has looked for better hyperparameters"

@@ -33,7 +33,8 @@ from nearexact.bench.analysis.hyperparameters import (
 )
 from nearexact.bench.analysis.points import EVIDENCE, KEY, RunKey, last_at, run_positions
 from nearexact.bench.analysis.results import Results, Size
-from nearexact.certificate import CONVERGED_STEPS, NEAR_EXACT, STANDARD_ERRORS, Estimate, confirm, judge, judge_estimate
+from nearexact.certificate import CONVERGED_STEPS, NEAR_EXACT, Estimate, confirm, judge, judge_estimate
+from nearexact.evidence import STANDARD_ERRORS
 from nearexact.noise_only import NOISE_MARGIN, explains_nothing
 
 NO_RESULT, BASELINE = "no result", "baseline"

@@ -17,8 +17,10 @@ from nearexact.bench.analysis.judging import BASELINE, NO_RESULT, run_verdicts
 from nearexact.bench.analysis.losses import LML
 from nearexact.bench.analysis.results import Results, Size
 from nearexact.bench.analysis.statistics import bootstrap, lower_middle, median
-from nearexact.certificate import CERTIFIED_GAP, NEAR_EXACT, VERDICT_KINDS, Kind, Verdict
+from nearexact.certificate import NEAR_EXACT, Verdict
+from nearexact.evidence import CERTIFIED_GAP
 from nearexact.typing import FloatArray
+from nearexact.verdict_colours import VERDICT_KINDS, Kind
 
 __all__ = [
     "BASELINE", "KINDS", "NO_RESULT", "linear_as_good", "linear_by_dataset", "middle", "near_exact_counts",

@@ -11,7 +11,7 @@ from nearexact.bench.methods.sgpr import Predictor, common_to_stages, figures_of
 from nearexact.bench.protocol import BudgetExhausted, Report, Task
 from nearexact.bench.running.clock import TrainingClock
 from nearexact.gp import ExactPosterior, ExactTraining, Progress, Stage
-from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.exact import exact_memory
 from nearexact.gp.stages import StageEnd
 from nearexact.kernels.names import named_kernel
 from nearexact.limits import memory_budget

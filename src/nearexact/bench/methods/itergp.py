@@ -23,7 +23,7 @@ from nearexact.bench.methods.kernel_matrix import MOST_LANDMARKS, Covariance, Pr
 from nearexact.bench.methods.kernel_option import DEFAULT, hyperparameters, kernel_name
 from nearexact.bench.protocol import Predict, Report, Task
 from nearexact.gp import ExactObjective, NumericalError, Numerics, Step, minimise
-from nearexact.gp.exact_training import exact_memory
+from nearexact.gp.exact import exact_memory
 from nearexact.gp.memory import row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.kernels import SquaredExponential

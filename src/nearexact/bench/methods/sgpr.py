@@ -13,10 +13,8 @@ from torch import Tensor
 from nearexact.bench.methods.kernel_option import DEFAULT, hyperparameters, kernel_name
 from nearexact.bench.protocol import Predict, Report, Task
 from nearexact.bench.running.clock import TrainingClock
-from nearexact.certificate import NEAR_EXACT
 from nearexact.evidence import Evidence
 from nearexact.gp import (
-    ExactPosterior,
     Progress,
     SparseObjective,
     SparsePosterior,
@@ -24,13 +22,13 @@ from nearexact.gp import (
     Training,
     greedy_variance,
 )
-from nearexact.gp.iterative_posterior import IterativePosterior
+from nearexact.gp.iterative_posterior import Posterior
 from nearexact.gp.schedule import SCHEDULE, checked_schedule
 from nearexact.gp.stages import StageEnd
 from nearexact.gp.training import EVIDENCE_SHARE, SEARCH_SHARE, ObjectiveFactory
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.names import named_kernel
-from nearexact.model_verdict import verdict_on
+from nearexact.model_verdict import reason_to_end, verdict_so_far
 from nearexact.typing import FloatArray
 
 
@@ -82,7 +80,9 @@ class SGPR:
                 **figures_of(evidence),
                 **predict.hyperparameters(),
             )
-            return reason_to_end(training, evidence) if self.ends_near_exact else None
+            if not self.ends_near_exact:
+                return None
+            return reason_to_end(training, verdict_so_far(training, evidence))
 
         n = len(task.y_train)
         training = Training(
@@ -156,25 +156,14 @@ def figures_of(evidence: Evidence | None) -> dict[str, Any]:
     return {} if evidence is None else {f"evidence_{name}": value for name, value in asdict(evidence).items()}
 
 
-def reason_to_end(training: Training, evidence: Evidence | None) -> str | None:
-    """Why an estimator would end here, if it would."""
-    bounds, constant = training.likelihood_bounds(), training.noise_only
-    verdict = verdict_on(bounds, training.history, training.bounds()[0], constant, evidence, is_exact=False)
-    if verdict in NEAR_EXACT or (verdict == "no better than noise" and training.searched_in_vain()):
-        return verdict
-    return None if training.data.has_signal else "constant target"
-
-
 class Predictor:
     """Predictions of new observations by a posterior that is computed when it is first needed."""
 
-    def __init__(
-        self, posterior: Callable[[], SparsePosterior | ExactPosterior | IterativePosterior], kernel: str
-    ) -> None:
+    def __init__(self, posterior: Callable[[], Posterior], kernel: str) -> None:
         self._compute, self._kernel = posterior, kernel
 
     @cached_property
-    def posterior(self) -> SparsePosterior | ExactPosterior | IterativePosterior:
+    def posterior(self) -> Posterior:
         return self._compute()
 
     def __call__(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:

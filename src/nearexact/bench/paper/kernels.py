@@ -22,7 +22,7 @@ from nearexact.bench import datasets, method_labels
 from nearexact.bench.paper.uci import SweepStudy
 from nearexact.bench.running.experiment import Experiment
 from nearexact.bench.store import load
-from nearexact.certificate import CERTIFIED_GAP
+from nearexact.evidence import CERTIFIED_GAP
 
 KERNELS = ("se", "matern52", "matern32", "matern12", "arccosine")
 COLOURS = ("#0072B2", "#008A64", "#D55E00", "#B3508A", "#1A1A1A")

@@ -17,7 +17,7 @@ import pandas as pd
 
 from nearexact import files
 from nearexact.bench import datasets
-from nearexact.certificate import CERTIFIED_GAP
+from nearexact.evidence import CERTIFIED_GAP
 from nearexact.gp import ExactObjective, ExactTraining, SparsePosterior, Stage, Training
 from nearexact.kernels.base import Kernel
 from nearexact.kernels.names import named_kernel

@@ -52,7 +52,7 @@ from nearexact.bench.report.figure_style import (
 from nearexact.bench.report.method_styles import Style, styles_of
 from nearexact.bench.report.table_format import significant
 from nearexact.bench.store import as_name
-from nearexact.certificate import PALETTES
+from nearexact.verdict_colours import PALETTES
 
 LONGEST_FACTOR = 100.0  # times the fastest, of performance profiles
 

@@ -22,15 +22,9 @@ from nearexact.bench.report.method_styles import styles_of
 from nearexact.bench.report.metric_tables import SECONDS
 from nearexact.bench.report.table_format import ReportTable, significant
 from nearexact.bench.store import FAILED_STATUSES
-from nearexact.certificate import (
-    CERTIFIED_GAP,
-    CONVERGED_CHANGE,
-    CONVERGED_STEPS,
-    FEWEST_AGREEING,
-    NEAR_EXACT,
-    SUBSET_CAUTION,
-    Kind,
-)
+from nearexact.certificate import CONVERGED_CHANGE, CONVERGED_STEPS, FEWEST_AGREEING, NEAR_EXACT, SUBSET_CAUTION
+from nearexact.evidence import CERTIFIED_GAP
+from nearexact.verdict_colours import Kind
 
 PAGE = "report.html"
 KINDS: dict[str, Kind] = {**verdicts.KINDS, **dict.fromkeys(map(str, FAILED_STATUSES), "bad")}  # of tags
