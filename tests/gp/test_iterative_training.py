@@ -217,7 +217,8 @@ def test_ctrl_c_keeps_the_best_model_so_far() -> None:
     steps: list[float] = []
 
     def after_step(progress: Progress) -> None:
-        steps.append(progress.objective)
+        if isinstance(training.posterior(), IterativePosterior):
+            steps.append(progress.objective)
         if len(steps) == 2:
             raise KeyboardInterrupt
 
@@ -285,7 +286,8 @@ def test_every_evaluation_but_the_first_of_all_may_take_so_many_iterations_and_n
     evaluate = IterativeObjective.evaluate
 
     def recorded(self: IterativeObjective, *theta: Any) -> Any:
-        most.append(self.most_iterations)
+        if not most or len(self.sparse.Z) < training._plan.sizes[-1]:  # with more points they are always fewer
+            most.append(self.most_iterations)
         return evaluate(self, *theta)
 
     monkeypatch.setattr(IterativeObjective, "evaluate", recorded)
@@ -293,6 +295,7 @@ def test_every_evaluation_but_the_first_of_all_may_take_so_many_iterations_and_n
     training.run()
     assert len(training.history) > 1
     assert most[0] == MOST_ITERATIONS
+    assert len(most) > 4
     assert max(most[1:]) < MOST_ITERATIONS
 
 

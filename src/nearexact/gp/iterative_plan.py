@@ -19,6 +19,7 @@ from nearexact.kernels.base import Kernel
 
 FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays where it is
 MUCH_CHEAPER = 0.7  # of what it takes with the points at hand: then others are worth being selected
+CHEAP_BOUND = 0.2  # of an evaluation: then many steps on a sparse GP's bound are worth more than a few of the other
 FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
 FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
 FACTORISATIONS = 2.5  # that there must be time for, to plan one for the end; else there is one if time is left over
@@ -63,6 +64,12 @@ class IterativePlan:
     def points(self) -> int:
         """Of the next climb: as many as make an evaluation cheapest."""
         return self.cost.cheapest(self.sizes)
+
+    def points_of_bound(self) -> int:
+        """With which a sparse GP's bound is far cheaper than an evaluation: as many as possible, or none."""
+        cost = replace(self.cost, kernel_pass=USUAL_PASS)  # a clock decides nothing
+        most = CHEAP_BOUND * cost.predicted(self.points())
+        return max((m for m in self.sizes if cost.sweeping(m) <= most), default=0)
 
     def is_dear(self, m: int) -> bool:
         """Whether evaluations with another number of points would be much cheaper."""

@@ -37,6 +37,7 @@ from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise, check_noise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.search import Search
+from nearexact.gp.sparse_ascent import ascend
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.kernels.base import Kernel
@@ -165,6 +166,7 @@ class IterativeTraining:
         self._from_best_of_search = theta is self.search.candidates[0].theta
         self._best = self._sparse(theta, min(FIRST_POINTS, self._plan.sizes[-1]))
         self._plan.learn_from_sparse(self._best)
+        self._ascend(self._best)
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
@@ -238,6 +240,17 @@ class IterativeTraining:
         # A climb that ends in noise may have missed as much as that hides.
         gain = (self._left_to_gain + STANDARD_ERRORS * best.estimate.standard_error) / self.n if followed else None
         return Evidence(self.n, starts, agreeing, gain, best.value)
+
+    def _ascend(self, model: HeldModel) -> None:
+        """On a sparse GP's bound, as far as that is nearly the exact likelihood."""
+
+        def keep(found: HeldModel) -> None:
+            self._keep(found)
+            self._plan.learn_from_sparse(found)
+            if self.on_step is not None:
+                self.on_step(Progress(found.points, found.value, self.timer.seconds(), self.posterior))
+
+        ascend(self._workbench, self._plan, self.search, model, keep)
 
     # ---- climbs ----------------------------------------------------------------------------------------------------
 

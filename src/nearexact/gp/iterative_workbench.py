@@ -66,20 +66,9 @@ class Workbench:
     def sparse(self, theta: FloatArray, m: int, usual: FloatArray) -> HeldModel:
         """A sparse GP with any m points; at the `usual` θ, if this one cannot be computed."""
         Z = self.X[torch.from_numpy(self.random.permutation(len(self.y))[:m]).to(self.X.device)]
-        kernel, noise_variance = self.layout.unpack(theta)
-        objective = SparseObjective(
-            kernel,
-            noise_variance,
-            self.X,
-            self.y,
-            Z,
-            row_noise=self.row_noise,
-            memory_limit=self.memory,
-            numerics=self.layout.numerics,
-        )
-        self._flops += sparse_flops(len(self.y), len(Z), self._n_features)
+        objective = self._bound(theta, Z)
         try:
-            return HeldModel.sparse(theta, objective.factorise(kernel, noise_variance, residuals=True))
+            return HeldModel.sparse(theta, objective.factorise(*self.layout.unpack(theta), residuals=True))
         except NumericalError as error:
             logger.warning("the θ of the search could not be computed: %s", error)
         return HeldModel.sparse(usual, objective.factorise(*self.layout.unpack(usual), residuals=True))
@@ -87,17 +76,16 @@ class Workbench:
     def with_new_points(self, theta: FloatArray, m: int) -> IterativeObjective:
         """An objective with m points that are selected for this θ, in place of the one before."""
         self.release()
-        kernel = self.layout.unpack(theta)[0]
-        rows = select(
-            kernel,
-            self.X,
-            m,
-            seed=self.new_seed(),
-            between_blocks=self.timer.check,
-            numerics=self.layout.numerics,
-        ).indices
-        self._flops += selection_flops(len(self.y), len(rows), self._n_features)
-        return self._with_points(theta, self.X[torch.from_numpy(rows).to(self.X.device)])
+        return self._with_points(theta, self._selected(theta, m))
+
+    def sparse_objective(self, theta: FloatArray, m: int) -> SparseObjective:
+        """The bound of a sparse GP with m points that are selected for this θ."""
+        self.release()
+        return self._bound(theta, self._selected(theta, m))
+
+    def count_sweeps(self, evaluations: int, m: int) -> None:
+        """Operations of so many evaluations of a sparse GP."""
+        self._flops += evaluations * sparse_flops(len(self.y), m, self._n_features)
 
     def solver(self, model: HeldModel, m: int) -> ModelSolver:
         """For a model, with its own points or with more of them."""
@@ -124,6 +112,31 @@ class Workbench:
     def release(self) -> None:
         """Forget the objective, and the memory that it takes."""
         self._flops, self.objective = self.flops, None
+
+    def _bound(self, theta: FloatArray, Z: torch.Tensor) -> SparseObjective:
+        self.count_sweeps(1, len(Z))
+        return SparseObjective(
+            *self.layout.unpack(theta),
+            self.X,
+            self.y,
+            Z,
+            row_noise=self.row_noise,
+            memory_limit=self.memory,
+            numerics=self.layout.numerics,
+        )
+
+    def _selected(self, theta: FloatArray, m: int) -> torch.Tensor:
+        """m points for this θ."""
+        rows = select(
+            self.layout.unpack(theta)[0],
+            self.X,
+            m,
+            seed=self.new_seed(),
+            between_blocks=self.timer.check,
+            numerics=self.layout.numerics,
+        ).indices
+        self._flops += selection_flops(len(self.y), len(rows), self._n_features)
+        return self.X[torch.from_numpy(rows).to(self.X.device)]
 
     def _with_points(self, theta: FloatArray, Z: torch.Tensor) -> IterativeObjective:
         kernel, noise_variance = self.layout.unpack(theta)

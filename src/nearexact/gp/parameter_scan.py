@@ -46,12 +46,13 @@ def _grid(objective: ExactObjective, theta: FloatArray, entry: int, others: int)
         values = _periods(objective, layout.names[entry], others)
     else:
         values = (layout.numerics.floor + np.logaddexp(0.0, theta[entry])) * FACTORS
-    grid = np.tile(theta, (len(values), 1))
+    grid: FloatArray = np.tile(theta, (len(values), 1))
     grid[:, entry] = LogCoordinates.to_theta(np.log(np.maximum(values - layout.numerics.floor, LEAST_EXCESS)))
     if layout.bounds is None:
         return grid
     low, high = (ends[entry] for ends in layout.bounds)
-    return grid[(grid[:, entry] > low) & (grid[:, entry] < high)]
+    within: FloatArray = grid[(grid[:, entry] > low) & (grid[:, entry] < high)]
+    return within
 
 
 def _periods(objective: ExactObjective, name: str, others: int) -> FloatArray:
@@ -60,7 +61,8 @@ def _periods(objective: ExactObjective, name: str, others: int) -> FloatArray:
     number = re.search(r"\[(\d+)\]$", name)
     extent = float(extents.max() if number is None else extents[int(number[1])])
     most = min(max(MOST_VALUES // others, FEWEST_VALUES), len(objective.y))
-    return VALUES_PER_CYCLE * extent / np.arange(1.0, most + 1.0)
+    periods: FloatArray = VALUES_PER_CYCLE * extent / np.arange(1.0, most + 1.0)
+    return periods
 
 
 def _last_word(name: str) -> str:
