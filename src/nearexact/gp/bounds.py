@@ -40,16 +40,10 @@ class LikelihoodBounds:
 
     @staticmethod
     def exact(n: int, log_det: float, quadratic: float, targets: int = 1, error: float = 0.0) -> LikelihoodBounds:
-        """Where both parts are known, of a matrix that is K̂ up to an `error`, relative to its least eigenvalue."""
+        """Where both parts are known; the likelihood of each target up to an `error`, in nats."""
         elbo = likelihood(n, log_det, quadratic, targets)
-        if error >= 1.0:
-            return LikelihoodBounds(n, elbo, Interval(), Interval(0.0), targets)
-        change = -n * math.log1p(-error)
-        parts = (
-            Interval(log_det - change, log_det + change),
-            Interval(quadratic / (1.0 + error), quadratic / (1.0 - error)),
-        )
-        return LikelihoodBounds(n, elbo, *parts, targets)
+        around = Interval(log_det - 2.0 * error, log_det + 2.0 * error)
+        return LikelihoodBounds(n, elbo, around, Interval(quadratic, quadratic), targets)
 
     @property
     def lower(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,11 @@ from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.linalg import cholesky_log_det, dot, sample_gaussian, solve_rows
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.row_noise import RowNoise, noise_variances
-from nearexact.gp.safety import Repairs, clamp_variances, rounding_of
+from nearexact.gp.safety import ROUNDING_SAFETY, Repairs, clamp_variances
 from nearexact.kernels.base import Kernel
 from nearexact.validation import as_matrix
 
-NEGLIGIBLE_ERROR = (
-    1e-3  # of K̂, relative to the noise: below that, it changes a likelihood by 0.001 nats per row or less
-)
+NEGLIGIBLE_ERROR = 1e-4  # of a likelihood, in nats per row
 
 
 @dataclass(frozen=True)
@@ -121,16 +120,24 @@ class ExactPosterior:
 
     @cached_property
     def bounds(self) -> LikelihoodBounds:
-        """The two parts of the log marginal likelihood, log|K + sI| and yᵀ(K + sI)⁻¹y: exact but for rounding.
-
-        Where the signal is 1e10 times the noise or more, rounding is as large as the noise, and so may jitter be.
-        """
+        """The two parts of the log marginal likelihood, log|K + sI| and yᵀ(K + sI)⁻¹y: exact but for rounding."""
         quadratic, targets = dot(self.y, self.weights), self.y[0].numel()
-        noise = torch.as_tensor(noise_variances(self.row_noise, self.noise_variance)).min()
-        # Relative to the noise, the least that an eigenvalue can be; the largest is at most tr K.
-        error = float((self.jitter + rounding_of(self.kernel.diagonal(self.features_X).sum())) / noise)
-        error = error if error > NEGLIGIBLE_ERROR else 0.0
+        error = self._rounding(quadratic / targets)
+        error = error if error > NEGLIGIBLE_ERROR * len(self.y) else 0.0
         return LikelihoodBounds.exact(len(self.y), float(cholesky_log_det(self.L)), quadratic, targets, error)
+
+    def _rounding(self, quadratic: float) -> float:
+        """About how far the likelihood of a target may be off, in nats.
+
+        Rounding counts where the signal is 1e10 times the noise or more: relative to the noise, the least that an
+        eigenvalue can be, and summed over the diagonal. Jitter is noise that θ does not know of.
+        """
+        noise = float(torch.as_tensor(noise_variances(self.row_noise, self.noise_variance)).min())
+        relative = float(self.kernel.diagonal(self.features_X).sum()) * torch.finfo(self.L.dtype).eps / noise
+        jitter = self.jitter / noise
+        return ROUNDING_SAFETY * relative * (1.0 + relative) + 0.5 * (
+            len(self.y) * math.log1p(jitter) + quadratic * jitter
+        )
 
     @property
     def lml(self) -> float:

@@ -142,11 +142,6 @@ def residual_error(largest_ratio: float, diagonal: float) -> float:
     return ROUNDING_SAFETY * (largest_ratio - 1.0) * diagonal if largest_ratio > 1.0 else 0.0
 
 
-def rounding_of(largest: Tensor) -> Tensor:
-    """About what rounding does to a matrix, in the norm, whose largest eigenvalue is at most this."""
-    return ROUNDING_SAFETY * torch.finfo(largest.dtype).eps * largest
-
-
 def clamp_residuals(
     residuals: Tensor, largest_ratio: float, repairs: Repairs, numerics: Numerics = DEFAULT_NUMERICS
 ) -> Tensor:
