@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Progress, Stage
+from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Progress, Stage, exact_training
 from nearexact.gp.exact import exact_memory
 from nearexact.gp.rounds import SubsetOptimum
 from nearexact.gp.starts import Start
@@ -184,3 +184,19 @@ def test_ctrl_c_on_the_way_to_a_better_optimum_leaves_nothing_settled() -> None:
     training.interrupted()
     assert training.evidence().gain_per_row is None
     assert training.evidence().agreeing == 0
+
+
+def test_what_the_search_had_no_time_for_is_tried_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = many_inputs(600, 3)
+    whole = ExactTraining(SquaredExponential(), X, y, seed=0)
+    whole.run()
+    monkeypatch.setattr(exact_training, "SEARCH_SHARE", 1e-4)  # of ten minutes: 60 ms
+    cut = ExactTraining(SquaredExponential(), X, y, seed=0, time_limit=600.0)
+    cut._search_after_first_model()
+    assert not cut.search.is_complete
+    cut = ExactTraining(SquaredExponential(), X, y, seed=0, time_limit=600.0)
+    cut.run()
+    assert cut.search.is_complete
+    assert cut.best_lml == pytest.approx(whole.best_lml, abs=1e-3 * len(y))
+    assert cut.evidence().gain_per_row == 0.0
+    assert cut.evidence().agreeing >= 2

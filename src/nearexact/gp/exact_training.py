@@ -26,6 +26,7 @@ from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.search import FIRST_ROWS, RIVAL, Search
+from nearexact.gp.search_completion import complete_search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, Start, gain_by_switching_on, with_all_inputs
 from nearexact.kernels.base import Kernel
@@ -43,6 +44,7 @@ TWO_FACTORISATIONS = 3.0
 # Of what is left after the search, at most, where that is too little to follow a start with all rows to its end: a step
 # with half of the rows takes a sixth of the time, and most of the way is the same.
 POLISHING_SHARE = 0.3
+COMPLETION_SHARE = 0.6  # of what is left in the end, for what the search had no time for
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 # While several starts compete, and for the best. They come from a search and are near their optimum already: steps that
 # are too long waste evaluations.
@@ -265,16 +267,41 @@ class ExactTraining:
                 yield revived, settings
         if settings is COARSE or not self._settled:  # the best may also be what training started from
             yield self.best_theta, FINE
+        left_out = self._left_out(starts)
+        for theta in left_out:
+            yield theta, COARSE
+        if left_out and not self._settled:
+            yield self.best_theta, FINE
+
+    def _left_out(self, followed: list[FloatArray]) -> list[FloatArray]:
+        """Starts from what the search had no time for before, if there is time now and anything new is found."""
+        left = self.timer.left() - 2.0 * self._last_model_seconds
+        if not self.search.may_be_completed or left < FEW_EVALUATIONS * self._evaluation_seconds:
+            return []
+        best, number = self.search.candidates[0].theta, len(self.history)
+        self.objective.release()  # the search needs the memory
+        complete_search(self.search, COMPLETION_SHARE * left)
+        near = [pair for pair in self._near() if not any(np.array_equal(pair[0], theta) for theta in followed)]
+        self._pending += [math.inf] * (number - len(self._pending)) + [deficit for _, deficit in near]
+        if self.search.candidates[0].theta is not best:
+            self._best_of_subset = number if near else NO_START
+        return [theta for theta, _ in near]
+
+    def _near(self) -> list[tuple[FloatArray, float]]:
+        """Optima of the last subset that may yet win on all rows, and how far below the best they are, per row."""
+        if not self.search.rounds:
+            return []
+        rows, candidates = self.search.rounds[-1].rows, self.search.carried()
+        deficits = [(candidates[0].likelihood - candidate.likelihood) / rows for candidate in candidates]
+        return [(c.theta, d) for c, d in zip(candidates, deficits, strict=True) if d <= WORTH_CARRYING]
 
     def _starts(self) -> list[FloatArray]:
         """The best of the search, and others that may yet win on all rows."""
-        candidates = self.search.carried()
-        rows = self.search.rounds[-1].rows if self.search.rounds else 1
-        near = [c for c in candidates if candidates[0].likelihood - c.likelihood <= WORTH_CARRYING * rows]
+        near = self._near()
         if not near:
             return [self.search.candidates[0].theta]
-        self._pending = [(candidates[0].likelihood - c.likelihood) / rows for c in near]
-        starts = [candidate.theta for candidate in near]
+        self._pending = [deficit for _, deficit in near]
+        starts = [theta for theta, _ in near]
         if len(starts) * USUAL_EVALUATIONS * self._evaluation_seconds > self.timer.left() and self._has_time_to_climb():
             self._put_first(self._best_of_search(), starts)
         return starts

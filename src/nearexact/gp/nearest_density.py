@@ -75,11 +75,15 @@ def best_noise(
     A search errs on this side: what is noise between near rows may look like details where these are rare.
     """
     own_noise = noise_between_pairs(kernel, own_noise, X, y, row_noise, most=most)
-    rows = torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:TESTED_ROWS].to(X.device)
     noises = [own_noise, *(noise for noise in NOISES if own_noise < noise <= most)]
-    densities = log_densities(kernel, noises, X, y, rows, row_noise).mean(1).tolist()
+    densities = log_densities(kernel, noises, X, y, tested_rows(X), row_noise).mean(1).tolist()
     noise, density = max(zip(noises, densities, strict=True), key=lambda tried: tried[1])
     return (noise, density) if density > densities[0] + CLEARLY else (own_noise, densities[0])
+
+
+def tested_rows(X: Tensor) -> Tensor:
+    """Some of all rows, always the same."""
+    return torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:TESTED_ROWS].to(X.device)
 
 
 def noise_between_pairs(

@@ -172,6 +172,13 @@ class Search:
         """Whether every start on every subset was tried to its end."""
         return len(self.rounds) == len(self.sizes) and all(subset.finished for subset in self.rounds)
 
+    @property
+    def may_be_completed(self) -> bool:
+        """Whether something was left out, and all of it is known."""
+        unfinished = [number for number, subset in enumerate(self.rounds) if not subset.finished]
+        open_rounds = [subset.number for subset in self.open_rounds]
+        return bool(self.rounds) and not self.is_complete and unfinished == open_rounds
+
     def objective(self, rows: int) -> ExactObjective:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
         subset = self._subset

@@ -8,22 +8,27 @@ about the exact likelihood, so that θ never becomes worse by it.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_plan import IterativePlan
 from nearexact.gp.iterative_workbench import Workbench
+from nearexact.gp.nearest_density import log_densities, tested_rows
 from nearexact.gp.optimise import LBFGSSettings, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.safety import NumericalError
-from nearexact.gp.search import RIVAL, Search
+from nearexact.gp.search import Search
+from nearexact.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
 TIGHT = 0.01  # nats per row that the bound may lose
 LITTLE = 5e-4  # nats per row: a round that gains less is the last one
 MOST_ROUNDS = 10  # each with points that are selected anew
+# Of the density of rows given their nearest, in nats: few points may like a smoother θ than the exact GP would.
+MOST_LOST = 0.03
 TIME_SHARE = 0.6  # of what there is before the end of training
 SETTINGS = LBFGSSettings(max_iterations=20, ftol=1e-7, first_step=0.3)
 
@@ -34,15 +39,17 @@ def ascend(
     """Hand over models with ever higher bounds, the first one at the θ of this model; none where the bound is loose."""
     m, n = plan.points_of_bound() if search.rounds else 0, len(bench.y)
     end = plan.timer.seconds() + TIME_SHARE * (plan.timer.left() - plan.finishing_seconds())
-    best, theta = None, model.theta
+    best, theta, highest = None, model.theta, -math.inf
     try:
         for _ in range(MOST_ROUNDS if m else 0):
             objective = bench.sparse_objective(theta, m)
             found = HeldModel.sparse(theta, objective.factorise(*bench.layout.unpack(theta), residuals=True))
             is_tight = found.left_over <= 2.0 * TIGHT * found.posterior.noise_variance
             gain = (found.bounds.lower - best.bounds.lower) / n if best is not None else None
-            if not is_tight if gain is None else gain <= 0.0 or search.gain_per_row(theta) > RIVAL:
-                return  # few points like smooth θ better than the exact likelihood of a subset does
+            density = _density(bench, theta)
+            if not is_tight if gain is None else gain <= 0.0 or density < highest - MOST_LOST:
+                return
+            highest = max(density, highest)
             keep(found)
             logger.info("a sparse GP with M=%d: bound %.8g after %.1f s", m, found.value, plan.timer.seconds())
             left = end - plan.timer.seconds()
@@ -62,3 +69,9 @@ def ascend(
             theta = LogCoordinates.to_theta(optimum.theta)
     except (NumericalError, TimeIsUpError) as error:
         logger.info("an ascent on a sparse GP's bound ended early: %s", error)
+
+
+def _density(bench: Workbench, theta: FloatArray) -> float:
+    """Mean log density of some rows, each given the rows that are nearest to it among all: what the exact GP says."""
+    kernel, noise = bench.layout.unpack(theta)
+    return float(log_densities(kernel, [noise], bench.X, bench.y, tested_rows(bench.X), bench.row_noise).mean())
