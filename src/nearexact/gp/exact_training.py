@@ -289,9 +289,7 @@ class ExactTraining:
 
     def _near(self) -> list[tuple[FloatArray, float]]:
         """Optima of the last subset that may yet win on all rows, and how far below the best they are, per row."""
-        if not self.search.rounds:
-            return []
-        rows, candidates = self.search.rounds[-1].rows, self.search.carried()
+        rows, candidates = self.search.rounds[-1].rows if self.search.rounds else 1, self.search.carried()
         deficits = [(candidates[0].likelihood - candidate.likelihood) / rows for candidate in candidates]
         return [(c.theta, d) for c, d in zip(candidates, deficits, strict=True) if d <= WORTH_CARRYING]
 

@@ -67,14 +67,17 @@ class IterativePlan:
 
     def points_of_bound(self) -> int:
         """With which a sparse GP's bound is far cheaper than an evaluation: as many as possible, or none."""
-        cost = replace(self.cost, kernel_pass=USUAL_PASS)  # a clock decides nothing
-        most = CHEAP_BOUND * cost.predicted(self.points())
-        return max((m for m in self.sizes if cost.sweeping(m) <= most), default=0)
+        most = CHEAP_BOUND * self._counted.predicted(self.points())
+        return max((m for m in self.sizes if self._counted.sweeping(m) <= most), default=0)
 
     def is_dear(self, m: int) -> bool:
         """Whether evaluations with another number of points would be much cheaper."""
-        cost = replace(self.cost, kernel_pass=USUAL_PASS)  # a clock decides nothing
-        return cost.predicted(self.points()) <= MUCH_CHEAPER * cost.predicted(m)
+        return self._counted.predicted(self.points()) <= MUCH_CHEAPER * self._counted.predicted(m)
+
+    @property
+    def _counted(self) -> EvaluationCost:
+        """Without what was measured about K: to compare numbers of points, since a clock decides nothing."""
+        return replace(self.cost, kernel_pass=USUAL_PASS)
 
     def climbing_seconds(self, *, is_first: bool) -> float:
         """What there must be time for before a climb begins."""
@@ -93,12 +96,12 @@ class IterativePlan:
 
     def finishing(self, seconds: float) -> tuple[int, int]:
         """Points of the preconditioner, and training rows to learn variances from: as many as there is time for."""
-        held = self.cost.iterations_m
+        held, counted = self.cost.iterations_m, self._counted
         sizes = [m for m in self.sizes if held <= m <= FINISHING_POINTS * held] or [held]
         m, rows = held, 0
         for rows in (*CALIBRATION_ROWS, 0):
-            m = min(sizes, key=lambda m: self.cost.finishing(m, rows))
-            if self.cost.finishing(m, rows) > MUCH_CHEAPER * self.cost.finishing(held, rows):
+            m = min(sizes, key=lambda m: counted.finishing(m, rows))
+            if counted.finishing(m, rows) > MUCH_CHEAPER * counted.finishing(held, rows):
                 m = held  # others have to be selected first, and K is computed again
             if self.cost.finishing(m, rows) <= seconds:
                 break

@@ -34,7 +34,7 @@ from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.rounds import OpenRound, Round, StartingPoint, SubsetOptimum, Tried
 from nearexact.gp.row_noise import RowNoise, noise_of
 from nearexact.gp.rows import Taken, as_rows
-from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
+from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, NumericalError, Numerics
 from nearexact.gp.starts import (
     SMOOTH_NOISE,
     START_NOISE,
@@ -111,8 +111,10 @@ class Search:
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)  # the kernel's own values
         self._unit = unit_start(self.layout, START_NOISE)
         self.start: FloatArray | None = None
-        if start is not None:  # which may come from a model with a lower floor
-            self.start = self.layout.pack(self.layout.check(start[0]), max(start[1], numerics.noise_floor))
+        if start is not None:
+            kernel, noise = self.layout.check(start[0]), start[1]
+            least = numerics.noise_floor  # it may come from a model with a lower one
+            self.start = self.layout.pack(kernel, least if LEAST_NOISE <= noise < least else noise)
         self.candidates = [SubsetOptimum(self.theta0 if self.start is None else self.start, -math.inf)]
         self.earlier: list[SubsetOptimum] = []  # that smaller subsets have handed on
         self.sizes = [
