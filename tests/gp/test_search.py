@@ -12,7 +12,7 @@ import torch
 
 from nearexact.gp import ExactObjective, NumericalError
 from nearexact.gp.budget import Timer
-from nearexact.gp.rounds import Round, StartingPoint
+from nearexact.gp.rounds import Round, StartingPoint, SubsetOptimum
 from nearexact.gp.rows import LocalRows, nearest_rows
 from nearexact.gp.search import MOST_STARTS, Search
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
@@ -239,3 +239,22 @@ def test_starts_do_not_agree_with_what_beats_them_all() -> None:
     missed = search.evidence(best.theta * 1.0, 10.0)
     assert missed is not None
     assert missed.agreeing == 1
+
+
+@pytest.mark.parametrize("most_rows", [200, 400])
+def test_of_two_rivals_on_a_subset_nobody_knows_which_one_wins(most_rows: int) -> None:
+    """With all rows it is known."""
+    X, y = many_inputs(400, 3)
+    search = Search(SquaredExponential(), X, y, seed=0, most_rows=most_rows)
+    search.run()
+    best, rows = search.candidates[0], search.rounds[-1].rows
+    search.candidates = [best]
+    known = search.evidence(best.theta, 10.0)
+    assert known is not None
+    assert known.gain_per_row == 0.0
+    kernel, noise = search.layout.unpack(best.theta)
+    elsewhere = search.layout.pack(kernel, 10.0 * noise)
+    search.candidates.append(SubsetOptimum(elsewhere, best.likelihood - 0.01 * rows))
+    rivals = search.evidence(best.theta, 10.0)
+    assert rivals is not None
+    assert (rivals.gain_per_row is None) == (most_rows < 400)
