@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from nearexact import GPRegressor, SGPRegressor, load
 from nearexact.gp import ExactObjective
 from nearexact.gp.safety import Numerics
-from nearexact.tables import fit
 
 NOISE = 1e-6  # variance, of targets whose variance is 1
 
@@ -47,14 +45,6 @@ def test_the_exact_gp_finds_how_little_it_is(tmp_path: Path) -> None:
     assert loaded.noise_variance_ == model.noise_variance_
     at_the_floor = GPRegressor(random_state=0).fit(X, y, start=(model.kernel_, model.noise_variance_))
     assert at_the_floor.noise_variance_ == pytest.approx(1e-5, rel=0.01)
-
-
-def test_a_table_from_a_computation_gets_a_lower_floor() -> None:
-    X, y = computed(300)
-    fitted = fit(pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y}), "y", kernel="auto", time_limit=60)
-    assert fitted.model.noise_variance_ < 5.0 * NOISE
-    assert fitted.evaluation is not None
-    assert fitted.summary.scores[0].nlpd < -4.8  # the least that noise of 1e-5 allows is -4.84
 
 
 @pytest.mark.parametrize("estimator", [GPRegressor, SGPRegressor])

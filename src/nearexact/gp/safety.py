@@ -41,8 +41,6 @@ class Numerics:
 
 DEFAULT_NUMERICS = Numerics()
 LEAST_NOISE = 1e-8  # the lowest floor under the noise variance that may be asked for
-# Times N·k(x, x), about the largest that an eigenvalue of K can be: noise of so much is well above what rounding does.
-BEARABLE_NOISE = 1e-13
 ROUNDING_SAFETY = 4.0  # times the largest rounding error that shows: others may be larger than those that do
 
 

@@ -21,7 +21,7 @@ from nearexact.certificate import NEAR_EXACT
 from nearexact.estimators import GPRegressor
 from nearexact.evidence import CERTIFIED_GAP
 from nearexact.gp.affordable import affordable_method
-from nearexact.gp.safety import BEARABLE_NOISE, DEFAULT_NUMERICS, LEAST_NOISE, NumericalError
+from nearexact.gp.safety import NumericalError
 from nearexact.gp.stages import TrainingEnd
 from nearexact.gp.starts import Start
 from nearexact.kernels import Kernel
@@ -40,7 +40,6 @@ from nearexact.typing import FloatArray, MemoryLimit
 SHORTEST_TRAINING = 1e-3  # seconds, where no time is left: enough for a model, not for a good one
 ALONE_SHARE = 0.9  # of what is left, for a model that is not trained again: testing it takes time, too
 NOISE = "no better than noise"  # a verdict
-AT_THE_FLOOR = 2.0  # times the usual floor under the noise variance: up to there noise would fall if it could
 METHODS = ("cholesky", "iterative", "sparse")  # the nearest to the exact GP first
 
 
@@ -100,7 +99,7 @@ class ModelSearch:
                 raise
             choice = Choice(self._best.name, self._best.kernel, tuple(self._trials))
             return Found(self._untrained(self._best), choice, interrupted=True)
-        model = self._model(choice.kernel, self._first_seconds(choice.kernel), self.limits.memory, choice.start)
+        model = self._model(choice.kernel, self._first_seconds(choice.kernel), self.limits.memory)
         if not _fitted(model, self.X, self.y, choice.start, self.noise):
             return Found(model, choice, interrupted=True)
         found = Found(model, choice)
@@ -129,8 +128,8 @@ class ModelSearch:
         memory = self.limits.memory
         if memory is not None:  # the tested model is kept until there is a better one
             memory = max(parse_bytes(memory) - _held_bytes(tested), 1)
+        model = self._model(found.choice.kernel, left, memory)
         start = (tested.kernel_, tested.noise_variance_)
-        model = self._model(found.choice.kernel, left, memory, start)
         try:
             ended = _fitted(model, self.prepared.recipe.frame(values), learnt.y, start, learnt.noise)
         except (ValueError, NumericalError) as error:  # the memory limit may be too low for all rows
@@ -175,10 +174,9 @@ class ModelSearch:
     def _of_limit(self, seconds: float) -> str:
         return "" if math.isinf(seconds) else f", {seconds:.0f} s left of {self.limits.written}"
 
-    def _model(self, kernel: Kernel, seconds: float, memory: MemoryLimit, start: Start | None = None) -> GPRegressor:
+    def _model(self, kernel: Kernel, seconds: float, memory: MemoryLimit) -> GPRegressor:
         model = GPRegressor(
             kernel,
-            noise_bounds=None if start is None else self._noise_bounds(start, seconds),
             time_limit=seconds if math.isfinite(seconds) else None,
             memory_limit=memory,
             random_state=self.seed,
@@ -186,19 +184,6 @@ class ModelSearch:
         )
         model._shown_time = ShownTime(self.limits.written, self.seconds())
         return model
-
-    def _noise_bounds(self, start: Start, seconds: float) -> tuple[float, float] | None:
-        """A lower floor under the noise than usual, for targets that come from a computation.
-
-        Where noise is at its floor already, less of it would be better, and a Cholesky factor can bear less.
-        """
-        kernel, noise = start
-        usual = DEFAULT_NUMERICS.floor
-        if self.noise or noise > AT_THE_FLOOR * usual or self._way(kernel, seconds) != "cholesky":
-            return None
-        X = np.asarray(self.X, dtype=np.float64)
-        least = max(LEAST_NOISE, BEARABLE_NOISE * len(X) * float(kernel.diag(Scaling.of(X).apply(X)).mean()))
-        return (least, math.inf) if least < usual else None
 
     def _untrained(self, optimum: KernelOptimum) -> GPRegressor:
         """What can be had without further training from what the choice has found."""
