@@ -24,6 +24,9 @@ from nearexact.typing import FloatArray
 
 logger = logging.getLogger(__name__)
 
+# Of k(x, x), relative to the noise, that a sparse GP with any points may leave for selected ones to be tried; and the
+# share of the time that is left that one evaluation may take.
+MOST_LEFT_OVER, TRYING_SHARE = 2.0, 0.05
 TIGHT = 0.01  # nats per row that the bound may lose
 LITTLE = 5e-4  # nats per row: a round that gains less is the last one
 MOST_ROUNDS = 10  # each with points that are selected anew
@@ -38,6 +41,9 @@ def ascend(
 ) -> None:
     """Hand over models with ever higher bounds, the first one at the θ of this model; none where the bound is loose."""
     m, n = plan.points_of_bound() if search.rounds else 0, len(bench.y)
+    is_rough = model.left_over > MOST_LEFT_OVER * model.posterior.noise_variance
+    if is_rough or plan.cost.sweeping(m) > TRYING_SHARE * plan.timer.left():
+        return
     end = plan.timer.seconds() + TIME_SHARE * (plan.timer.left() - plan.finishing_seconds())
     best, theta, highest = None, model.theta, -math.inf
     try:
