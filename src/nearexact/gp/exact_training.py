@@ -104,8 +104,8 @@ class ExactTraining:
             self.objective.y,
             memory=budget,
             seed=seed,
-            # A small problem is searched on all rows at once: fewer mislead. Else the last subset is half of them.
-            most_rows=max(min(self.n, 2 * FIRST_ROWS), -(-self.n // 2)),
+            # A small problem is searched on all rows at once; else the last subset is half of them. Few rows mislead.
+            most_rows=max(min(self.n, FIRST_ROWS), -(-self.n // 2)),
             start=start,
             row_noise=row_noise,
             polishes=False,  # its best is climbed from with all rows
