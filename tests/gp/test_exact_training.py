@@ -179,7 +179,7 @@ def test_ctrl_c_on_the_way_to_a_better_optimum_leaves_nothing_settled() -> None:
     training._starts = lambda: starts  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         training.run()
-    first = training._likelihoods[0]
+    first = training._ends[0].likelihood
     assert training.best_lml > first + 0.1 * 300
     training.interrupted()
     assert training.evidence().gain_per_row is None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nearexact.evidence import Evidence
+from nearexact.gp.agreement import Agreement
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
 from nearexact.gp.exact import SLOWER_FACTORISATION, TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
@@ -22,7 +23,7 @@ from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
-from nearexact.gp.rounds import Round
+from nearexact.gp.rounds import Round, SubsetOptimum
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.search import FIRST_ROWS, RIVAL, Search
@@ -130,7 +131,9 @@ class ExactTraining:
         self._followed = False  # whether the last start was followed to its end, or nearly so
         # Whether the optimiser was done, or nearly so, where the likelihood is highest. With nothing to do, it is.
         self._settled = self.layout.nothing_is_free
-        self._likelihoods: list[float] = []  # that the starts have ended with
+        self._ends: list[SubsetOptimum] = []  # of the starts
+        # How many of them agree on the best, and what that was when they were counted.
+        self._agreement, self._agreeing, self._counted_at = Agreement(), 0, -math.inf
         # How far each optimum of the search was below the best, in nats per row, until it was followed to its end.
         self._pending: list[float] = []
 
@@ -244,8 +247,7 @@ class ExactTraining:
 
     def evidence(self) -> Evidence:
         """What speaks for the best θ so far."""
-        agreeing = sum(self.best_lml - value <= AGREEMENT * self.n for value in self._likelihoods)
-        support = agreeing, len(self._likelihoods)
+        support = self._agreeing if self.best_lml <= self._counted_at + AGREEMENT * self.n else 0, len(self._ends)
         if self.search.rounds and self._best_start == self._best_of_subset:  # what starts on fewer rows agree on
             support = max(support, self.search.rounds[-1].support)
         followed = self.search.is_complete and min(self._pending, default=math.inf) > RIVAL
@@ -334,7 +336,7 @@ class ExactTraining:
             return TrainingEnd.TIME_LIMIT, "", 0
         curvature = self.search.curvature(theta, self.n)
         left = self.timer.left() - self._last_model_seconds
-        again, before = settings is FINE and bool(self._likelihoods), self.best_lml
+        again, before = settings is FINE and bool(self._ends), self.best_lml
         self._before = before
         self._steps, self._model = [], None  # the model's memory is needed
         coarse = settings is COARSE
@@ -357,7 +359,7 @@ class ExactTraining:
         self._followed = self._is_settled(optimum)
         self._before = math.inf  # nothing is under way
         if not again and self._number not in self._made:  # the best, once more, agrees with itself
-            self._likelihoods.append(-optimum.value)
+            self._ends.append(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
         if self.best_lml > before + (SETTLED * self.n if again else 0.0):
             # Coarse steps end where one of them has gained little: on a ridge that says nothing.
             by_itself = not coarse or optimum.reason is OptimiserEnd.CALLBACK
@@ -369,7 +371,18 @@ class ExactTraining:
             self._best_start = self._best_start if is_same else self._number
         elif again and self._followed:  # from the best θ nothing leads higher, wherever that came from
             self._settled = True
+        self._count_agreeing()
         return ENDS[optimum.reason], "", optimum.restarts
+
+    def _count_agreeing(self) -> None:
+        """Of the starts with all rows; what there is no time to look at does not count."""
+        if not self._ends:
+            return
+        best = max(self._ends, key=lambda end: end.likelihood)
+        near = sum(best.likelihood - end.likelihood <= AGREEMENT * self.n for end in self._ends)
+        has_time = self.timer.left() > near * self._last_model_seconds
+        self._agreeing = self._agreement.count(self.objective, best, self._ends) if near > 1 and has_time else 1
+        self._counted_at = best.likelihood
 
     def _is_settled(self, optimum: Optimum) -> bool:
         if optimum.reason in (OptimiserEnd.CONVERGED, OptimiserEnd.NO_FURTHER_STEP, OptimiserEnd.CALLBACK):

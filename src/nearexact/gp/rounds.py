@@ -33,11 +33,7 @@ class Round:
     # the best was when they were counted.
     support: tuple[int, int] = (0, 0)
     counted_at: float = -math.inf
-
-    @property
-    def agreeing(self) -> int:
-        """How many starts have ended near the best of all."""
-        return sum(self.likelihoods[0] - value <= AGREEMENT * self.rows for value in self.likelihoods)
+    agreeing: int = 1  # starts that have ended on the same hill as the best of all, this one counted
 
     @property
     def own_support(self) -> tuple[int, int]:
@@ -47,7 +43,9 @@ class Round:
     def with_best(self, likelihood: float, *, settled: bool) -> Round:
         """The same after more steps from the best: it may have left behind those who agree."""
         led = replace(self, likelihoods=(likelihood, *self.likelihoods[1:]), settled=settled)
-        return led if likelihood - self.counted_at <= AGREEMENT * self.rows else led.counted(led.own_support)
+        if likelihood - self.counted_at <= AGREEMENT * self.rows:
+            return led
+        return replace(led, agreeing=1).counted((1, len(led.likelihoods)))
 
     def counted(self, support: tuple[int, int]) -> Round:
         """With so many that agree on the present best."""
@@ -57,9 +55,9 @@ class Round:
         """With another count of those that agree on what the best was when they were counted."""
         return replace(self, support=support)
 
-    def with_starts(self, likelihoods: tuple[float, ...]) -> Round:
+    def with_starts(self, likelihoods: tuple[float, ...], agreeing: int) -> Round:
         """After all starts were tried."""
-        return replace(self, likelihoods=likelihoods, finished=True)
+        return replace(self, likelihoods=likelihoods, agreeing=agreeing, finished=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +73,17 @@ class Tried:
     """What the starts on a subset have come to so far."""
 
     rows: int
-    likelihoods: list[float] = field(default_factory=list)  # that they have reached
+    ends: list[SubsetOptimum] = field(default_factory=list)  # of all of them, but for those made from the best
     optima: list[SubsetOptimum] = field(default_factory=list)  # but for those that have come near to the best
     leader: KnownOptimum | None = None
     evaluations: int = 0
     finished: bool = True
     first_leads: bool = False  # whether nothing is above what the first start has led to
+
+    @property
+    def likelihoods(self) -> list[float]:
+        """That the starts have reached, the highest first."""
+        return sorted((end.likelihood for end in self.ends), reverse=True)
 
 
 @dataclass

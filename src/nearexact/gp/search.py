@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from nearexact.evidence import Evidence
+from nearexact.gp.agreement import Agreement
 from nearexact.gp.budget import Timer
 from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
@@ -31,6 +32,7 @@ from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameter_scan import scanned_starts
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.rough_scan import roughest_first
 from nearexact.gp.rounds import OpenRound, Round, StartingPoint, SubsetOptimum, Tried
 from nearexact.gp.row_noise import RowNoise, noise_of
 from nearexact.gp.rows import Taken, as_rows
@@ -44,6 +46,7 @@ from nearexact.gp.starts import (
     unit_start,
     with_all_inputs,
     with_less_influence,
+    with_related_values,
 )
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels.base import Kernel
@@ -56,6 +59,7 @@ MOST_ROWS = 2048  # of the largest subset, of which an evaluation takes a few te
 FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which one of them is enough to carry on
+SCAN_SHARE = 0.1  # of the time that is left, at most, to look for inputs in which a function is rough
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
 CARRIED, MOST_CARRIED = 3, 6  # optima of a subset that go on to the next; more than three only if they are rivals
 RIVAL = 0.03  # nats per row: of an optimum so near to the best of a subset nobody knows which one wins on more rows
@@ -123,8 +127,9 @@ class Search:
             if memory is None or exact_memory(self.layout.kernel, rows) <= memory
         ]
         self._evaluation_seconds, self._evaluation_rows = 0.0, 1  # of the last evaluations
-        self.agreeing = 0  # starts of the present round
+        self.agreement, self.agreeing = Agreement(), 0  # starts of the present round that agree
         self.open_rounds: list[OpenRound] = []
+        self._rough: Iterator[FloatArray] | None = None  # θ that are rough in one input, the most likely ones first
         self._climbed: FloatArray | None = None  # the last θ from which steps led no higher
         # θ of the last subset that are not yet tried on this one, and how far below the best they were, per row
         self._waiting: list[tuple[FloatArray, float]] = []
@@ -133,6 +138,12 @@ class Search:
     def _subset(self) -> Taken:
         """The rows of the largest subset, in the order in which the smaller ones are its beginnings."""
         return self.data.take(subset_order(self.data, self.sizes[-1], self.random))
+
+    @cached_property
+    def _gaps(self) -> FloatArray:
+        """Between neighbouring values of each input on the smallest subset: the usual one."""
+        gaps = [np.diff(np.unique(values)) for values in self._subset.X[: self.sizes[0]].T.cpu().numpy()]
+        return np.array([np.median(gap) if len(gap) else 0.0 for gap in gaps])
 
     def run(self) -> None:
         """Go through the subsets, from the next one on, while there is time."""
@@ -164,10 +175,10 @@ class Search:
         self.earlier += [leader, *others]
         self._waiting = [(other.theta, (leader.likelihood - other.likelihood) / last.rows) for other in others]
         tried = Tried(rows, finished=False)
-        self._compare(tried, start, optimum)
+        self._compare(objective, tried, start, optimum)
         tried.finished = False
         self._keep_untried(rows)
-        self._record(tried, optimum.reason in ENDED, self.timer.seconds() - started)
+        self._record(objective, tried, optimum.reason in ENDED, self.timer.seconds() - started)
 
     @property
     def is_complete(self) -> bool:
@@ -347,10 +358,11 @@ class Search:
         return self.layout.unpack(optimum.theta)[1]
 
     def _rough_in_one_input(self, most: int) -> Iterator[StartingPoint]:
-        inputs = self.layout.n_inputs
-        if inputs > 1:
-            for d in self.random.permutation(inputs)[:most]:
-                yield StartingPoint(rough_start(self.layout, self._unit, [int(d)]))
+        if self._rough is None:
+            objective, seconds = self.objective(self.sizes[0]), SCAN_SHARE * self.timer.left()
+            self._rough = itertools.cycle(roughest_first(objective, self._unit, self.random, seconds))
+        for theta in itertools.islice(self._rough, min(most, self.layout.n_inputs)):
+            yield StartingPoint(theta)
 
     def _next_starts(self, rows_now: int) -> Iterator[StartingPoint]:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
@@ -366,10 +378,10 @@ class Search:
         yield from self._second_chance(self.candidates[0].theta)
 
     def _second_chance(self, theta: FloatArray) -> Iterator[StartingPoint]:
-        """θ with its inputs switched on again, if some are off."""
-        revived = with_all_inputs(self.layout, theta)
-        if revived is not None:
-            yield StartingPoint(revived, is_derived=True)
+        """θ with its inputs switched on again, if some are off, and with related values where none are."""
+        for changed in (with_all_inputs(self.layout, theta), with_related_values(self.layout, theta, self._gaps)):
+            if changed is not None:
+                yield StartingPoint(changed, is_derived=True)
 
     def seconds_of(self, rows: int) -> float:
         """What an evaluation with so many rows may take."""
@@ -397,7 +409,7 @@ class Search:
                 logger.debug("a start on %d rows failed: %s", rows, error)
                 continue
             self._evaluation_seconds, self._evaluation_rows = optimum.seconds / optimum.evaluations, rows
-            self._compare(tried, start, optimum)
+            self._compare(objective, tried, start, optimum)
             if optimum.reason is OptimiserEnd.TIME_LIMIT:
                 untried.append(start._replace(theta=LogCoordinates.to_theta(optimum.theta)))
         if not tried.optima:
@@ -409,16 +421,16 @@ class Search:
             evaluations, settled = self._polished(objective, self.timer.left())
             tried.evaluations += evaluations
         self._keep_untried(rows)
-        self._record(tried, settled, self.timer.seconds() - started)
+        self._record(objective, tried, settled, self.timer.seconds() - started)
 
-    def _compare(self, tried: Tried, start: StartingPoint, optimum: Optimum) -> None:
+    def _compare(self, objective: ExactObjective, tried: Tried, start: StartingPoint, optimum: Optimum) -> None:
         """Take note of where a start has led to."""
         rows, leader = tried.rows, tried.leader
         tried.evaluations += optimum.evaluations
         tried.finished = tried.finished and optimum.reason is not OptimiserEnd.TIME_LIMIT
         result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
         if not start.is_derived:
-            tried.likelihoods.append(result.likelihood)
+            tried.ends.append(result)
         if (
             leader is None
             or result.likelihood > leader.likelihood
@@ -428,11 +440,11 @@ class Search:
             self.candidates = self.different(tried.optima, rows)
         best, curvature = self.candidates[0], start.curvature
         if best is result:  # another curvature than that of its start is not known
-            tried.first_leads = len(tried.likelihoods) == 1 and not start.is_derived
+            tried.first_leads = len(tried.ends) == 1 and not start.is_derived
             tried.leader = None
             if curvature is not None and optimum.reason in ENDED:
                 tried.leader = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
-        self.agreeing = sum(best.likelihood - likelihood <= AGREEMENT * rows for likelihood in tried.likelihoods)
+        self.agreeing = self.agreement.count(objective, best, tried.ends)
 
     def _keep_untried(self, rows: int) -> None:
         """What was not tried on this subset may still win: it counts as being as near to the best as before."""
@@ -443,9 +455,11 @@ class Search:
         self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
         self._waiting = []
 
-    def _record(self, tried: Tried, settled: bool, seconds: float) -> None:
-        likelihoods = (self.candidates[0].likelihood, *sorted(tried.likelihoods, reverse=True)[1:])
-        present = Round(tried.rows, likelihoods, tried.evaluations, seconds, tried.finished, settled)
+    def _record(self, objective: ExactObjective, tried: Tried, settled: bool, seconds: float) -> None:
+        best = self.candidates[0]
+        likelihoods = (best.likelihood, *tried.likelihoods[1:])
+        agreeing = max(self.agreement.count(objective, best, tried.ends), 1)
+        present = Round(tried.rows, likelihoods, tried.evaluations, seconds, tried.finished, settled, agreeing=agreeing)
         earlier = self.rounds[-1].support if self.rounds and tried.first_leads else (0, 0)
         self.rounds.append(present.counted(max(present.own_support, earlier)))
         self.on_round(self.rounds[-1])

@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 
 from nearexact.gp.budget import TimeIsUpError, Timer
-from nearexact.gp.known_optimum import AGREEMENT
 from nearexact.gp.optimise import OptimiserEnd
 from nearexact.gp.parameters import LogCoordinates
-from nearexact.gp.rounds import OpenRound, StartingPoint, SubsetOptimum
+from nearexact.gp.rounds import OpenRound, StartingPoint, SubsetOptimum, Tried
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import RIVAL, SAME_OPTIMUM, Search
 
@@ -36,10 +35,10 @@ def _tried_all(search: Search, subset: OpenRound) -> bool:
     """Go on with the starts of a round; whether there was time for all of them."""
     tried, last = subset.tried, search.rounds[-1].rows
     for start in subset.starts:
-        search.agreeing = sum(max(tried.likelihoods) - value <= AGREEMENT * tried.rows for value in tried.likelihoods)
+        search.agreeing = _agreeing(search, tried)
         try:
             here = there = _optimum(search, tried.rows, start)
-            is_rival = here.likelihood > max(tried.likelihoods) - RIVAL * tried.rows
+            is_rival = here.likelihood > _best(tried).likelihood - RIVAL * tried.rows
             if is_rival and tried.rows < last:
                 there = _optimum(search, last, StartingPoint(here.theta, search.curvature(here.theta, last)))
         except TimeIsUpError:
@@ -49,10 +48,19 @@ def _tried_all(search: Search, subset: OpenRound) -> bool:
             continue
         # What was left out on the last subset is among the candidates already, as what it might be.
         search.candidates[1:] = [other for other in search.candidates[1:] if other.theta is not start.theta]
-        tried.likelihoods += [] if start.is_derived else [here.likelihood]
+        tried.optima.append(here)
+        tried.ends += [] if start.is_derived else [here]
         if is_rival:
             _compare(search, there)
     return True
+
+
+def _best(tried: Tried) -> SubsetOptimum:
+    return max(tried.optima, key=lambda optimum: optimum.likelihood)
+
+
+def _agreeing(search: Search, tried: Tried) -> int:
+    return search.agreement.count(search.objective(tried.rows), _best(tried), tried.ends)
 
 
 def _optimum(search: Search, rows: int, start: StartingPoint) -> SubsetOptimum:
@@ -77,8 +85,8 @@ def _compare(search: Search, optimum: SubsetOptimum) -> None:
 def _count_again(search: Search, subset: OpenRound) -> None:
     """Who agrees, now that all starts of this round were tried."""
     before, last = search.rounds[subset.number], search.rounds[-1]
-    highest = max(before.likelihoods[0], *subset.tried.likelihoods)
-    others = sorted(subset.tried.likelihoods, reverse=True)[1:]
-    search.rounds[subset.number] = now = before.with_starts((highest, *others))
+    highest, *others = subset.tried.likelihoods
+    likelihoods = (max(before.likelihoods[0], highest), *others)
+    search.rounds[subset.number] = now = before.with_starts(likelihoods, max(_agreeing(search, subset.tried), 1))
     if last.support == before.own_support:  # it is the starts of this round that speak for the best
         search.rounds[-1] = search.rounds[-1].with_support(now.own_support)

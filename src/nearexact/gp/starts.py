@@ -21,6 +21,7 @@ RANDOM_SPREAD = 1.0  # of the logarithm of a random start's parameters, input by
 COMMON_SPREAD = 0.5  # ... and in common: all of them shorter, or all of them longer
 
 NO_INFLUENCE = 20.0  # lengthscale, in standard deviations of an input, from which on the input hardly matters
+UNRELATED = 3.0  # lengthscales between two values that have nothing to do with each other
 SOME_INFLUENCE = 3.0  # lengthscale of an input that gets another chance, but for the root of their number
 
 Start = tuple[Kernel, float]  # a kernel with hyperparameters, and a noise variance
@@ -51,16 +52,23 @@ def with_less_influence(layout: ParameterLayout, theta: FloatArray) -> FloatArra
     return _scaled(layout, theta, lambda name, value: factor ** INPUT_POWERS.get(name, 0.0))
 
 
-def rough_start(layout: ParameterLayout, theta: FloatArray, inputs: Sequence[int]) -> FloatArray:
+def rough_start(
+    layout: ParameterLayout,
+    theta: FloatArray,
+    inputs: Sequence[int],
+    *,
+    short: float = SHORT,
+    noise: float = ROUGH_NOISE,
+) -> FloatArray:
     """θ with short lengthscales for these inputs, long ones for the others, and little noise.
 
     A function with fast details in few inputs looks like a smooth one with noise from every other start.
     """
     factors = np.full(layout.n_inputs, LONG * math.sqrt(layout.n_inputs))
-    factors[list(inputs)] = SHORT * math.sqrt(len(inputs))
+    factors[list(inputs)] = short * math.sqrt(len(inputs))
     changed = _scaled(layout, theta, lambda name, value: factors ** INPUT_POWERS[name] if name in INPUT_POWERS else 1.0)
     kernel, _ = layout.unpack(changed)
-    return layout.pack(kernel, ROUGH_NOISE)
+    return layout.pack(kernel, max(noise, layout.numerics.noise_floor))
 
 
 def with_all_inputs(layout: ParameterLayout, theta: FloatArray) -> FloatArray | None:
@@ -82,6 +90,21 @@ def with_all_inputs(layout: ParameterLayout, theta: FloatArray) -> FloatArray | 
             changed[name] = np.where(off, shorter, lengthscales) ** power
     revived = layout.pack(kernel.with_parameters(changed), noise_variance) if changed else theta
     return None if np.allclose(revived, theta) else revived
+
+
+def with_related_values(layout: ParameterLayout, theta: FloatArray, gaps: FloatArray) -> FloatArray | None:
+    """θ with longer lengthscales for inputs of which no two values have anything to do with each other; None if none.
+
+    `gaps` are distances between neighbouring values of each input. The likelihood is flat there, too: an optimiser that
+    has once taken an input for a mere name of groups does not see that near values mean similar groups.
+    """
+    kernel, noise_variance = layout.unpack(theta)
+    changed: dict[str, FloatArray] = {}
+    for name, value in kernel.parameters.items():
+        if name.rpartition(".")[2] == "lengthscales" and value.ndim:
+            changed[name] = np.where(UNRELATED * value < gaps, gaps, value)
+    related = layout.pack(kernel.with_parameters(changed), noise_variance) if changed else theta
+    return None if np.allclose(related, theta) else related
 
 
 def with_capped_lengthscales(layout: ParameterLayout, theta: FloatArray) -> FloatArray:
