@@ -16,7 +16,8 @@ import numpy as np
 
 from nearexact.files import check_output, write_text
 from nearexact.gp.candidates import Candidate
-from nearexact.gp.rounds import Round, SubsetOptimum
+from nearexact.gp.known_optimum import SubsetOptimum
+from nearexact.gp.rounds import Round
 from nearexact.gp.training import Training
 from nearexact.persistence import describe, describe_stage, described_stage, plain_number
 
@@ -99,9 +100,10 @@ def _read(path: Path, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _round(fields: dict[str, Any]) -> Round:
-    """What JSON has made lists of were tuples."""
+    """What JSON has made lists of were tuples. Who agrees by what older states counted is not known."""
     kept: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-    return Round(**kept)
+    present = Round(**kept)
+    return present if "agreeing" in kept else present.alone()
 
 
 def _restore(training: Training, state: dict[str, Any], path: Path) -> None:

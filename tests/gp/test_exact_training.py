@@ -8,7 +8,7 @@ import torch
 
 from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Progress, Stage, exact_training
 from nearexact.gp.exact import exact_memory
-from nearexact.gp.rounds import SubsetOptimum
+from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.starts import Start
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.stationary import PAIRS_AT_ONCE
@@ -168,7 +168,7 @@ def test_ctrl_c_on_the_way_to_a_better_optimum_leaves_nothing_settled() -> None:
     climbs: list[int] = []
 
     def interrupt(_: Progress) -> None:
-        climbs.append(training._number)
+        climbs.append(len(training.history))
         if climbs.count(1) == 3:
             raise KeyboardInterrupt
 
@@ -179,7 +179,7 @@ def test_ctrl_c_on_the_way_to_a_better_optimum_leaves_nothing_settled() -> None:
     training._starts = lambda: starts  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         training.run()
-    first = training._ends[0].likelihood
+    first = training._starts_record._starts[0].end.likelihood
     assert training.best_lml > first + 0.1 * 300
     training.interrupted()
     assert training.evidence().gain_per_row is None

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.nearest_density import NEAREST, best_noise, best_with_all_rows, log_densities, noise_between_pairs
-from nearexact.gp.rounds import SubsetOptimum
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.search import Search
 from nearexact.kernels import Kernel, SquaredExponential

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nearexact.gp import ExactObjective
-from nearexact.gp.rough_scan import roughest_first
+from nearexact.gp.rough_scan import MOST_INPUTS, RoughScan
 from nearexact.gp.starts import UNRELATED, unit_start, with_related_values
 from nearexact.kernels import ArcCosine, Linear, SquaredExponential
 from nearexact.kernels.base import Kernel
@@ -25,30 +25,51 @@ def rough_in(d: int, seed: int) -> tuple[FloatArray, FloatArray]:
     return X, (y - y.mean()) / y.std()
 
 
+def scan(kernel: Kernel, X: FloatArray, y: FloatArray) -> RoughScan:
+    objective = ExactObjective(kernel, 0.1, X, y)
+    return RoughScan(objective, unit_start(objective.layout, 0.1), np.random.default_rng(0))
+
+
+def taken(scan: RoughScan, most: int = 100, *, has_time: bool = True) -> list[FloatArray]:
+    starts = (scan.take(lambda: has_time) for _ in range(most))
+    return [theta for theta in starts if theta is not None]
+
+
+def shortest(scan: RoughScan, starts: list[FloatArray]) -> list[int]:
+    return [int(np.argmin(scan.objective.layout.unpack(at)[0].parameters["lengthscales"])) for at in starts]
+
+
 @pytest.mark.parametrize("d", [0, 5, 11])
-def test_the_input_with_details_comes_first(d: int) -> None:
-    objective = ExactObjective(SquaredExponential(), 0.1, *rough_in(d, seed=d))
-    theta = unit_start(objective.layout, 0.1)
-    starts = roughest_first(objective, theta, np.random.default_rng(0))
-    assert len(starts) == INPUTS
-    kernel, _ = objective.layout.unpack(starts[0])
-    assert int(np.argmin(kernel.parameters["lengthscales"])) == d
-    assert [int(np.argmin(objective.layout.unpack(at)[0].parameters["lengthscales"])) for at in starts].count(d) == 1
+def test_the_input_with_details_comes_first_and_twice(d: int) -> None:
+    found = scan(SquaredExponential(), *rough_in(d, seed=d))
+    inputs = shortest(found, taken(found))
+    assert inputs[:2] == [d, d]
+    assert sorted(inputs[1:]) == list(range(INPUTS))
+    assert found.is_complete
 
 
-def test_without_time_the_inputs_come_in_any_order() -> None:
-    objective = ExactObjective(SquaredExponential(), 0.1, *rough_in(3, seed=0))
-    starts = roughest_first(objective, unit_start(objective.layout, 0.1), np.random.default_rng(0), seconds=-1.0)
-    shortest = [int(np.argmin(objective.layout.unpack(at)[0].parameters["lengthscales"])) for at in starts]
-    assert sorted(shortest) == list(range(INPUTS))
+def test_a_scan_that_had_no_time_goes_on_where_it_was() -> None:
+    found = scan(SquaredExponential(), *rough_in(3, seed=0))
+    assert len(taken(found, 2, has_time=False)) == 2  # some start, so that a search knows that it is not done
+    assert not found.is_complete
+    assert shortest(found, taken(found))[:2] == [3, 3]
+    assert found.is_complete
+
+
+def test_of_many_inputs_some_are_looked_at_and_constant_ones_never() -> None:
+    X, y = rough_in(3, seed=0)
+    X[:, 5] = 1.0
+    assert len(taken(scan(SquaredExponential(), X, y))) == INPUTS
+    many = np.random.default_rng(0).normal(size=(20, MOST_INPUTS + 10))
+    assert len(taken(scan(SquaredExponential(), many, many[:, 0]))) == MOST_INPUTS + 1
 
 
 @pytest.mark.parametrize("kernel", [Linear(), ArcCosine(), SquaredExponential() + Linear()])
 def test_every_kernel_has_such_starts(kernel: Kernel) -> None:
-    objective = ExactObjective(kernel, 0.1, *rough_in(3, seed=0))
-    starts = roughest_first(objective, unit_start(objective.layout, 0.1), np.random.default_rng(0))
-    assert len(starts) == INPUTS
-    assert all(np.isfinite(objective(at)[0]) for at in starts)
+    found = scan(kernel, *rough_in(3, seed=0))
+    starts = taken(found)
+    assert len(starts) == INPUTS + 1
+    assert all(np.isfinite(found.objective(at)[0]) for at in starts)
 
 
 def test_values_that_have_nothing_to_do_with_each_other_may_get_related_again() -> None:

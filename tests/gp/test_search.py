@@ -12,7 +12,8 @@ import torch
 
 from nearexact.gp import ExactObjective, NumericalError
 from nearexact.gp.budget import Timer
-from nearexact.gp.rounds import Round, StartingPoint, SubsetOptimum
+from nearexact.gp.known_optimum import SubsetOptimum
+from nearexact.gp.rounds import Round, StartingPoint
 from nearexact.gp.rows import LocalRows, nearest_rows
 from nearexact.gp.search import MOST_STARTS, Search
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
@@ -46,7 +47,7 @@ def test_subsets_are_rows_without_repetition_and_hold_neighbours() -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_ends_at_least_as_high_as_from_its_own_values(name: str) -> None:
     X, y = standardised(40)
-    search = Search(KERNELS[name], X, y, seed=0, time_limit=1.0)
+    search = Search(KERNELS[name], X, y, seed=0, time_limit=20.0)
     search.run()
     objective = search.objective(40)
     value, _ = objective(search.theta0)
@@ -204,7 +205,7 @@ def test_a_start_made_from_the_best_does_not_agree_with_it() -> None:
 
 def test_more_steps_from_the_best_leave_behind_those_who_agree() -> None:
     """Also in several small ones."""
-    agreed = Round(100, (10.0, 9.9, 9.8), 30, 1.0, finished=True).counted((3, 3))
+    agreed = Round(100, (10.0, 9.9, 9.8), 30, 1.0, finished=True).counted((3, 3), 100)
     assert agreed.with_best(10.4, settled=True).support == (3, 3)
     risen = agreed.with_best(10.4, settled=False).with_best(10.8, settled=True)
     assert risen.support == (1, 3)
@@ -235,7 +236,7 @@ def test_starts_do_not_agree_with_what_beats_them_all() -> None:
     assert found.gain_per_row is not None
     search.candidates[0] = replace(best, likelihood=best.likelihood - 60.0)  # as if it had ended that far below
     fallen = replace(search.rounds[-1], likelihoods=(best.likelihood - 60.0,) * 5)
-    search.rounds[-1] = fallen.counted(fallen.own_support)
+    search.rounds[-1] = fallen.counted((5, 5), fallen.rows)
     missed = search.evidence(best.theta * 1.0, 10.0)
     assert missed is not None
     assert missed.agreeing == 1

@@ -13,23 +13,23 @@ from typing import Any
 import numpy as np
 
 from nearexact.evidence import Evidence
-from nearexact.gp.agreement import Agreement
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
 from nearexact.gp.exact import SLOWER_FACTORISATION, TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.flops import exact_flops, feature_count
-from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, left_to_gain, until_settled
+from nearexact.gp.known_optimum import RIVAL, KnownOptimum, SubsetOptimum, left_to_gain, until_settled
 from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
-from nearexact.gp.rounds import Round, SubsetOptimum
+from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
-from nearexact.gp.search import FIRST_ROWS, RIVAL, Search
+from nearexact.gp.search import FIRST_ROWS, Search
 from nearexact.gp.search_completion import complete_search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
-from nearexact.gp.starts import START_NOISE, Start, gain_by_switching_on, with_all_inputs
+from nearexact.gp.start_record import StartRecord
+from nearexact.gp.starts import START_NOISE, Start, gain_by_switching_on, with_all_inputs, with_related_values
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray, MemoryLimit
@@ -50,7 +50,7 @@ WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which ano
 # While several starts compete, and for the best. They come from a search and are near their optimum already: steps that
 # are too long waste evaluations.
 COARSE, FINE = LBFGSSettings(ftol=1e-5, first_step=0.3), LBFGSSettings(ftol=1e-8, first_step=0.3)
-NO_START = -1  # what the best comes from until a start has led higher
+CLOSER = LBFGSSettings(ftol=1e-7, first_step=0.3)  # for a start that may have settled too early
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done
 ENDS = {
     OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
@@ -117,11 +117,7 @@ class ExactTraining:
         self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self._best_gradient: FloatArray | None = None
         self._leader: KnownOptimum | None = None  # the best so far, if it is an optimum whose surroundings are known
-        # Numbers of the present start, of the one that leads to the best, and of the best of the search; and of starts
-        # that are no optima of the search but made from one: these agree with nobody.
-        self._number, self._best_of_subset = 0, 0
-        self._best_start = self._best_of_subset if self.layout.nothing_is_free else NO_START
-        self._made: set[int] = set()
+        self._made: list[FloatArray] = []  # starts that were made from an optimum
         self._before = math.inf  # the highest likelihood when the start that is under way began
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
@@ -131,9 +127,9 @@ class ExactTraining:
         self._followed = False  # whether the last start was followed to its end, or nearly so
         # Whether the optimiser was done, or nearly so, where the likelihood is highest. With nothing to do, it is.
         self._settled = self.layout.nothing_is_free
-        self._ends: list[SubsetOptimum] = []  # of the starts
-        # How many of them agree on the best, and what that was when they were counted.
-        self._agreement, self._agreeing, self._counted_at = Agreement(), 0, -math.inf
+        self._starts_record = StartRecord(
+            self.objective, self.search, lambda: self.timer.left() > 2.0 * self._last_model_seconds
+        )
         # How far each optimum of the search was below the best, in nats per row, until it was followed to its end.
         self._pending: list[float] = []
 
@@ -149,7 +145,7 @@ class ExactTraining:
         if self.timer.left() < TWO_FACTORISATIONS * factorisation:
             self._search_for(self.timer.left() - SLOWER_FACTORISATION * factorisation)
             self.best_theta = self._best_of_search()
-            self.best_lml = self.posterior().lml
+            self._begin_at(self.posterior().lml)
             self._evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
         else:
             self._search_after_first_model()
@@ -157,7 +153,6 @@ class ExactTraining:
         for number, (theta, settings) in enumerate(self._all_starts()):
             if number:
                 self._begin()
-            self._number = number if theta is not self.best_theta else self._best_start
             result = self._climb(theta, settings)
             if number < len(self._pending) and self._followed:
                 self._pending[number] = math.inf
@@ -183,7 +178,7 @@ class ExactTraining:
     def _search_after_first_model(self) -> None:
         """First of all a model at the θ to start from: something to return if time is up already."""
         started = self.timer.seconds()
-        self.best_lml = self.posterior().lml
+        self._begin_at(self.posterior().lml)
         factorisation = self.timer.seconds() - started
         self._evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
         in_a_hurry = (1.0 - SEARCH_SHARE) * self.timer.left() < FEW_EVALUATIONS * self._evaluation_seconds
@@ -212,6 +207,11 @@ class ExactTraining:
         data = self.objective
         return best_with_all_rows(self.search, data.X, data.y, data.row_noise, self.timer)
 
+    def _begin_at(self, lml: float) -> None:
+        """The likelihood at the best θ, before any start is climbed from."""
+        self.best_lml = lml
+        self._starts_record.top = SubsetOptimum(self.best_theta, lml)
+
     def _look_at(self, theta: FloatArray) -> None:
         """Take this θ if its likelihood is higher."""
         try:
@@ -220,12 +220,13 @@ class ExactTraining:
             logger.info("exact GP: the search has led to a model that cannot be computed: %s", error)
             return
         if model.lml > self.best_lml:
-            self.best_theta, self.best_lml, self._model = theta, model.lml, model
+            self.best_theta, self._model = theta, model
+            self._begin_at(model.lml)
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`."""
         if self.best_lml > self._before + SETTLED * self.n:  # the start under way has left the optimum that was known
-            self._settled, self._best_start = False, NO_START
+            self._settled, self._starts_record.top = False, None
         if not self._recorded:
             self._record(TrainingEnd.INTERRUPTED, "", 0, rescues=len(self.history))
         if not self.history[-1].ended:
@@ -247,15 +248,16 @@ class ExactTraining:
 
     def evidence(self) -> Evidence:
         """What speaks for the best θ so far."""
-        support = self._agreeing if self.best_lml <= self._counted_at + AGREEMENT * self.n else 0, len(self._ends)
-        if self.search.rounds and self._best_start == self._best_of_subset:  # what starts on fewer rows agree on
-            support = max(support, self.search.rounds[-1].support)
-        followed = self.search.is_complete and min(self._pending, default=math.inf) > RIVAL
+        support = self._starts_record.support()
+        if self.layout.nothing_is_free and self.search.rounds:
+            support = self.search.rounds[-1].support
+        followed = self.search.is_complete and not self.search.has_left_behind_a_rival
+        followed = followed and min(self._pending, default=math.inf) > RIVAL
         gain = 0.0 if self._settled and followed else None
         return Evidence(self.n, support[1], support[0], gain, self.best_lml)
 
     def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
-        """Those of the search, their best with its inputs switched on again where that may help, and the best."""
+        """Those of the search, their best with its inputs switched on again, or with related values, and the best."""
         starts = self._starts()
         settings = COARSE if len(starts) > 1 else FINE
         for theta in starts:
@@ -265,8 +267,14 @@ class ExactTraining:
             gain = gain_by_switching_on(self.layout, self.best_theta, -self._best_gradient, revived)
             if gain > SETTLED * self.n:
                 settings = COARSE
-                self._made.add(len(starts))
+                self._made.append(revived)
                 yield revived, settings
+        gaps = self.search.gaps if self.search.rounds else np.zeros(self.layout.n_inputs)
+        related = with_related_values(self.layout, self.best_theta, gaps)
+        if related is not None:
+            settings = COARSE
+            self._made.append(related)
+            yield related, settings
         if settings is COARSE or not self._settled:  # the best may also be what training started from
             yield self.best_theta, FINE
         left_out = self._left_out(starts)
@@ -274,25 +282,26 @@ class ExactTraining:
             yield theta, COARSE
         if left_out and not self._settled:
             yield self.best_theta, FINE
+        for end in self._starts_record.unconfirmed():
+            yield end.theta, CLOSER
 
     def _left_out(self, followed: list[FloatArray]) -> list[FloatArray]:
         """Starts from what the search had no time for before, if there is time now and anything new is found."""
         left = self.timer.left() - 2.0 * self._last_model_seconds
         if not self.search.may_be_completed or left < FEW_EVALUATIONS * self._evaluation_seconds:
             return []
-        best, number = self.search.candidates[0].theta, len(self.history)
+        number = len(self.history)
         self.objective.release()  # the search needs the memory
         complete_search(self.search, COMPLETION_SHARE * left)
         near = [pair for pair in self._near() if not any(np.array_equal(pair[0], theta) for theta in followed)]
         self._pending += [math.inf] * (number - len(self._pending)) + [deficit for _, deficit in near]
-        if self.search.candidates[0].theta is not best:
-            self._best_of_subset = number if near else NO_START
         return [theta for theta, _ in near]
 
     def _near(self) -> list[tuple[FloatArray, float]]:
         """Optima of the last subset that may yet win on all rows, and how far below the best they are, per row."""
         rows, candidates = self.search.rounds[-1].rows if self.search.rounds else 1, self.search.carried()
         deficits = [(candidates[0].likelihood - candidate.likelihood) / rows for candidate in candidates]
+        self._made += [candidate.theta for candidate in candidates if candidate.is_derived]
         return [(c.theta, d) for c, d in zip(candidates, deficits, strict=True) if d <= WORTH_CARRYING]
 
     def _starts(self) -> list[FloatArray]:
@@ -313,13 +322,12 @@ class ExactTraining:
             return
         pending = 0.0
         if known is None:
-            self._made.add(0)
+            self._made.append(theta)
         else:
             del starts[known]
             pending = self._pending.pop(known)
         starts.insert(0, theta)
         self._pending.insert(0, pending)
-        self._best_of_subset = 1
 
     def _has_time_to_climb(self) -> bool:
         """For an evaluation, and the model at the best θ that is computed in the end."""
@@ -336,11 +344,11 @@ class ExactTraining:
             return TrainingEnd.TIME_LIMIT, "", 0
         curvature = self.search.curvature(theta, self.n)
         left = self.timer.left() - self._last_model_seconds
-        again, before = settings is FINE and bool(self._ends), self.best_lml
+        again, before = theta is self.best_theta and bool(self._starts_record), self.best_lml
         self._before = before
         self._steps, self._model = [], None  # the model's memory is needed
         coarse = settings is COARSE
-        leader = self._leader if coarse else None
+        leader = None if settings is FINE else self._leader
         try:
             optimum = minimise(
                 LogCoordinates.objective(self._evaluate),
@@ -358,31 +366,21 @@ class ExactTraining:
             return TrainingEnd.FAILED, f": {error}", 0
         self._followed = self._is_settled(optimum)
         self._before = math.inf  # nothing is under way
-        if not again and self._number not in self._made:  # the best, once more, agrees with itself
-            self._ends.append(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+        end = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
+        if again:  # the best, once more, agrees with itself
+            self._starts_record.follow(end)
+        else:
+            self._starts_record.add(theta, end, is_made=any(theta is made for made in self._made))
         if self.best_lml > before + (SETTLED * self.n if again else 0.0):
             # Coarse steps end where one of them has gained little: on a ridge that says nothing.
             by_itself = not coarse or optimum.reason is OptimiserEnd.CALLBACK
             self._settled = self._followed and (by_itself or self._has_little_to_gain())
             known = (self.layout, self.best_theta, self.best_lml, self.n)
             self._leader = KnownOptimum(*known, curvature) if self._followed and curvature is not None else None
-            # A start made from the best that ends next to it has not found another one.
-            is_same = self._number in self._made and self.best_lml <= before + AGREEMENT * self.n
-            self._best_start = self._best_start if is_same else self._number
+            self._starts_record.top = end
         elif again and self._followed:  # from the best θ nothing leads higher, wherever that came from
             self._settled = True
-        self._count_agreeing()
         return ENDS[optimum.reason], "", optimum.restarts
-
-    def _count_agreeing(self) -> None:
-        """Of the starts with all rows; what there is no time to look at does not count."""
-        if not self._ends:
-            return
-        best = max(self._ends, key=lambda end: end.likelihood)
-        near = sum(best.likelihood - end.likelihood <= AGREEMENT * self.n for end in self._ends)
-        has_time = self.timer.left() > near * self._last_model_seconds
-        self._agreeing = self._agreement.count(self.objective, best, self._ends) if near > 1 and has_time else 1
-        self._counted_at = best.likelihood
 
     def _is_settled(self, optimum: Optimum) -> bool:
         if optimum.reason in (OptimiserEnd.CONVERGED, OptimiserEnd.NO_FURTHER_STEP, OptimiserEnd.CALLBACK):

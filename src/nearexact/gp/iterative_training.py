@@ -236,7 +236,8 @@ class IterativeTraining:
             optimum, rounds = self.search.candidates[0], self.search.rounds
             return Evidence(rounds[-1].rows, starts, agreeing, None, optimum.likelihood) if rounds else None
         settled = self._is_settled and len(self.history) > 1
-        followed = settled and self._from_best_of_search and self.search.is_complete and not self.search.has_rival()
+        has_rival = self.search.has_rival() or self.search.has_left_behind_a_rival
+        followed = settled and self._from_best_of_search and self.search.is_complete and not has_rival
         # A climb that ends in noise may have missed as much as that hides.
         gain = (self._left_to_gain + STANDARD_ERRORS * best.estimate.standard_error) / self.n if followed else None
         return Evidence(self.n, starts, agreeing, gain, best.value)

@@ -16,8 +16,18 @@ from nearexact.gp.starts import with_capped_lengthscales
 from nearexact.typing import FloatArray
 
 AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
+RIVAL = 0.03  # nats per row: of an optimum so near to the best of a subset nobody knows which one wins on more rows
 SETTLED_GAIN = 5e-4  # nats per row that may be left to gain where a start has settled
 SETTLED_STEPS = 3  # whose gains are compared with those of as many before
+
+
+@dataclass(frozen=True, eq=False)
+class SubsetOptimum:
+    """A θ, and the exact log marginal likelihood of a subset there."""
+
+    theta: FloatArray
+    likelihood: float
+    is_derived: bool = False  # whether what led to it was made from another optimum
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,13 +1,13 @@
 """In which inputs is a function rough? The likelihood says so before any start is climbed from.
 
 A function with fast details in one of many inputs looks like noise from every smooth start. With which input a rough
-start finds them matters far more than how rough it is, so every input is looked at, alone.
+start finds them matters far more than how rough it is, so inputs are looked at one by one.
 """
 
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,31 +16,58 @@ from nearexact.gp.safety import NumericalError
 from nearexact.gp.starts import SHORT, UNRELATED, rough_start
 from nearexact.typing import FloatArray
 
+MOST_INPUTS = 64  # that are looked at, taken at random where there are more
 FINER = (1.0, 0.2, 0.04, 0.008)  # times the usual lengthscale of a rough start
 NOISES = (0.01, 0.3)  # variances
 
 
-def roughest_first(
-    objective: ExactObjective, theta: FloatArray, random: np.random.Generator, seconds: float = math.inf
-) -> list[FloatArray]:
-    """θ made rough in one input, for each of them: at its best lengthscale and noise, the most likely of all first.
+class RoughScan:
+    """θ made rough in one input, the most likely of all first; where there are many inputs, of some of them."""
 
-    After so many seconds those that were not looked at come last, as they are.
-    """
-    layout, started = objective.layout, time.perf_counter()
-    found: list[tuple[float, FloatArray]] = []
-    for d in random.permutation(layout.n_inputs):
-        inputs = [int(d)]
-        if time.perf_counter() - started > seconds:
-            found.append((-math.inf, rough_start(layout, theta, inputs)))
-            continue
+    def __init__(self, objective: ExactObjective, theta: FloatArray, random: np.random.Generator) -> None:
+        self.objective, self.theta = objective, theta
+        values = objective.X.cpu().numpy()
+        varying = np.flatnonzero(values.min(0) < values.max(0))
+        self._unseen = [int(d) for d in random.permutation(varying)[:MOST_INPUTS]]
+        self._found: list[tuple[float, int, FloatArray]] = []  # likelihood, input, start: what is not yet taken
+        self.taken: list[FloatArray] = []
+        self._first_again: FloatArray | None = None  # in the usual form
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of these inputs were looked at."""
+        return not self._unseen
+
+    def take(self, has_time: Callable[[], bool]) -> FloatArray | None:
+        """The next start, after looking at all inputs while there is time; None if there is none left.
+
+        The first one comes in the usual form as well: what two starts agree on is better known.
+        """
+        while self._unseen and has_time():
+            self._found.append(self._look(self._unseen.pop()))
+        if self._first_again is not None:
+            again, self._first_again = self._first_again, None
+            return again
+        if not self._found:
+            unseen = self._unseen[-1:]
+            return rough_start(self.objective.layout, self.theta, unseen) if unseen else None
+        best = max(self._found, key=lambda found: found[0])
+        self._found = [found for found in self._found if found is not best]
+        if not self.taken:
+            self._first_again = rough_start(self.objective.layout, self.theta, [best[1]])
+        self.taken.append(best[2])
+        return best[2]
+
+    def _look(self, d: int) -> tuple[float, int, FloatArray]:
+        layout = self.objective.layout
         grid = [
-            rough_start(layout, theta, inputs, short=short, noise=noise)
-            for short in _lengthscales(objective.X[:, d].cpu().numpy())
+            rough_start(layout, self.theta, [d], short=short, noise=noise)
+            for short in _lengthscales(self.objective.X[:, d].cpu().numpy())
             for noise in NOISES
         ]
-        found.append(max(((_likelihood(objective, at), at) for at in grid), key=lambda pair: pair[0]))
-    return [at for _, at in sorted(found, key=lambda pair: -pair[0])]
+        likelihoods = [_likelihood(self.objective, at) for at in grid]
+        best = int(np.argmax(likelihoods))
+        return likelihoods[best], d, grid[best]
 
 
 def _lengthscales(values: FloatArray) -> list[float]:

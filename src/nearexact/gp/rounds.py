@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum
+from nearexact.gp.hills import Hills
+from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, SubsetOptimum
 from nearexact.typing import FloatArray
 
 
@@ -16,7 +17,7 @@ class StartingPoint(NamedTuple):
 
     theta: FloatArray
     curvature: FloatArray | None = None  # there, if θ is an optimum of fewer rows
-    is_derived: bool = False  # made from the best so far: where that leads back to it, it says nothing
+    is_derived: bool = False  # made from the best so far, or tried before: where that leads, it says nothing
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Round:
     support: tuple[int, int] = (0, 0)
     counted_at: float = -math.inf
     agreeing: int = 1  # starts that have ended on the same hill as the best of all, this one counted
+    support_rows: int = 0  # of the subset whose starts were counted
 
     @property
     def own_support(self) -> tuple[int, int]:
@@ -43,29 +45,19 @@ class Round:
     def with_best(self, likelihood: float, *, settled: bool) -> Round:
         """The same after more steps from the best: it may have left behind those who agree."""
         led = replace(self, likelihoods=(likelihood, *self.likelihoods[1:]), settled=settled)
-        if likelihood - self.counted_at <= AGREEMENT * self.rows:
-            return led
-        return replace(led, agreeing=1).counted((1, len(led.likelihoods)))
+        return led if likelihood - self.counted_at <= AGREEMENT * self.rows else led.alone()
 
-    def counted(self, support: tuple[int, int]) -> Round:
-        """With so many that agree on the present best."""
-        return replace(self, support=support, counted_at=self.likelihoods[0])
+    def alone(self) -> Round:
+        """The same where nobody agrees with the best."""
+        return replace(self, agreeing=1).counted((1, len(self.likelihoods)), self.rows)
 
-    def with_support(self, support: tuple[int, int]) -> Round:
-        """With another count of those that agree on what the best was when they were counted."""
-        return replace(self, support=support)
+    def counted(self, support: tuple[int, int], rows: int) -> Round:
+        """With so many that agree on the present best, of the starts on a subset of so many rows."""
+        return replace(self, support=support, support_rows=rows, counted_at=self.likelihoods[0])
 
     def with_starts(self, likelihoods: tuple[float, ...], agreeing: int) -> Round:
         """After all starts were tried."""
         return replace(self, likelihoods=likelihoods, agreeing=agreeing, finished=True)
-
-
-@dataclass(frozen=True, eq=False)
-class SubsetOptimum:
-    """A θ, and the exact log marginal likelihood of a subset there."""
-
-    theta: FloatArray
-    likelihood: float
 
 
 @dataclass
@@ -73,7 +65,9 @@ class Tried:
     """What the starts on a subset have come to so far."""
 
     rows: int
-    ends: list[SubsetOptimum] = field(default_factory=list)  # of all of them, but for those made from the best
+    hills: Hills
+    # Of all that were followed to their end, but for those made from another optimum.
+    ends: list[SubsetOptimum] = field(default_factory=list)
     optima: list[SubsetOptimum] = field(default_factory=list)  # but for those that have come near to the best
     leader: KnownOptimum | None = None
     evaluations: int = 0
@@ -93,3 +87,4 @@ class OpenRound:
     number: int  # of the round
     tried: Tried
     starts: Iterator[StartingPoint]
+    best: SubsetOptimum  # when the round ended

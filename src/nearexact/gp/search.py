@@ -23,17 +23,17 @@ import numpy as np
 import torch
 
 from nearexact.evidence import Evidence
-from nearexact.gp.agreement import Agreement
 from nearexact.gp.budget import Timer
 from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.flops import exact_flops, feature_count
-from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, until_settled
+from nearexact.gp.hills import Hills
+from nearexact.gp.known_optimum import AGREEMENT, RIVAL, KnownOptimum, SubsetOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameter_scan import scanned_starts
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
-from nearexact.gp.rough_scan import roughest_first
-from nearexact.gp.rounds import OpenRound, Round, StartingPoint, SubsetOptimum, Tried
+from nearexact.gp.rough_scan import RoughScan
+from nearexact.gp.rounds import OpenRound, Round, StartingPoint, Tried
 from nearexact.gp.row_noise import RowNoise, noise_of
 from nearexact.gp.rows import Taken, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, NumericalError, Numerics
@@ -56,13 +56,13 @@ logger = logging.getLogger(__name__)
 
 FIRST_ROWS = 256  # of the smallest subset, at least, where there are as many
 MOST_ROWS = 2048  # of the largest subset, of which an evaluation takes a few tenths of a second
+CONFIRMING = 2  # optima that may confirm what was made from the best
+CHEAP_ROWS = 1024  # a factorisation takes a few hundredths of a second
 FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
-SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which one of them is enough to carry on
-SCAN_SHARE = 0.1  # of the time that is left, at most, to look for inputs in which a function is rough
+SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which the higher one is no news
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
 CARRIED, MOST_CARRIED = 3, 6  # optima of a subset that go on to the next; more than three only if they are rivals
-RIVAL = 0.03  # nats per row: of an optimum so near to the best of a subset nobody knows which one wins on more rows
 OTHER_NOISE = 3.0  # factor between noise variances, from which on two optima explain the data in different ways
 SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
 # Rows that second derivatives are judged by: so many that this takes about as long as one evaluation with those rows
@@ -127,12 +127,16 @@ class Search:
             if memory is None or exact_memory(self.layout.kernel, rows) <= memory
         ]
         self._evaluation_seconds, self._evaluation_rows = 0.0, 1  # of the last evaluations
-        self.agreement, self.agreeing = Agreement(), 0  # starts of the present round that agree
+        self.agreeing = 0  # starts of the present round
+        self.hills = self._hills(FIRST_ROWS)  # of the last round
+        self._last_ends: list[SubsetOptimum] = []  # of the starts of the last round
+        self._dropped = math.inf  # nats per row by which the best of what was not carried on was below the best
         self.open_rounds: list[OpenRound] = []
-        self._rough: Iterator[FloatArray] | None = None  # θ that are rough in one input, the most likely ones first
+        self._reserved = 0.0  # seconds of the present round that are for larger subsets
+        self._look_until = -math.inf  # of the clock: until then hills are told apart whatever the time limit
         self._climbed: FloatArray | None = None  # the last θ from which steps led no higher
-        # θ of the last subset that are not yet tried on this one, and how far below the best they were, per row
-        self._waiting: list[tuple[FloatArray, float]] = []
+        # Optima of the last subset that are not yet tried on this one, and how far below the best they were, per row
+        self._waiting: list[tuple[SubsetOptimum, float]] = []
 
     @cached_property
     def _subset(self) -> Taken:
@@ -140,7 +144,7 @@ class Search:
         return self.data.take(subset_order(self.data, self.sizes[-1], self.random))
 
     @cached_property
-    def _gaps(self) -> FloatArray:
+    def gaps(self) -> FloatArray:
         """Between neighbouring values of each input on the smallest subset: the usual one."""
         gaps = [np.diff(np.unique(values)) for values in self._subset.X[: self.sizes[0]].T.cpu().numpy()]
         return np.array([np.median(gap) if len(gap) else 0.0 for gap in gaps])
@@ -173,8 +177,9 @@ class Search:
             logger.debug("the best could not be climbed from on %d rows: %s", rows, error)
             return
         self.earlier += [leader, *others]
-        self._waiting = [(other.theta, (leader.likelihood - other.likelihood) / last.rows) for other in others]
-        tried = Tried(rows, finished=False)
+        self._waiting = [(other, (leader.likelihood - other.likelihood) / last.rows) for other in others]
+        self.hills = self._hills(rows)
+        tried = Tried(rows, self.hills, finished=False)
         self._compare(objective, tried, start, optimum)
         tried.finished = False
         self._keep_untried(rows)
@@ -183,7 +188,11 @@ class Search:
     @property
     def is_complete(self) -> bool:
         """Whether every start on every subset was tried to its end."""
-        return len(self.rounds) == len(self.sizes) and all(subset.finished for subset in self.rounds)
+        return (
+            len(self.rounds) == len(self.sizes)
+            and all(subset.finished for subset in self.rounds)
+            and ("_scan" not in self.__dict__ or self._scan.is_complete)
+        )
 
     @property
     def may_be_completed(self) -> bool:
@@ -243,39 +252,57 @@ class Search:
         # Else more may be found further up, or from starts that were not tried: rough ones come last. And which of two
         # rivals wins, more rows than those of a subset must decide.
         is_known = gain > RIVAL or (
-            self.is_complete and last.settled and climbed and (last.rows >= self.data.n or not self.has_rival())
+            self.is_complete
+            and last.settled
+            and climbed
+            and (last.rows >= self.data.n or not (self.has_rival() or self.has_left_behind_a_rival))
         )
         agreeing, starts = last.support
         return Evidence(last.rows, starts, agreeing, gain if is_known else None, self.candidates[0].likelihood)
 
     def _climb_from(self, theta: FloatArray, seconds: float) -> None:
         """See whether steps from here lead to a higher likelihood than the best so far, and let the best settle."""
-        deadline = self.timer.clock() + seconds
+        self._look_until = deadline = self.timer.clock() + seconds
         objective = self.objective(self.rounds[-1].rows)
-        likelihood = objective.factorise(*self.layout.unpack(theta)).lml
-        if likelihood > self.candidates[0].likelihood:
-            self.lead(SubsetOptimum(theta, likelihood))
-        leads = self.candidates[0].theta is theta
+        here = SubsetOptimum(theta, objective.factorise(*self.layout.unpack(theta)).lml)
+        if here.likelihood > self.candidates[0].likelihood:
+            self.lead(objective, here)
+        leads = self.candidates[0] is here
         if not self.rounds[-1].settled:
             self._settle(objective, seconds if leads else 0.5 * seconds)
         climbed = leads and self.rounds[-1].settled
         for start in ([] if leads else [StartingPoint(theta)]) + list(self._second_chance(theta)):
+            if self.timer.clock() > deadline:
+                return
             try:
                 optimum = self.climb(objective, start, deadline - self.timer.clock())
             except NumericalError:
                 continue
-            climbed |= start.theta is theta and optimum.reason is not OptimiserEnd.TIME_LIMIT
-            if -optimum.value > self.candidates[0].likelihood + SAME_OPTIMUM * len(objective.y):
-                self.lead(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+            if optimum.reason is OptimiserEnd.TIME_LIMIT:
+                return
+            climbed |= start.theta is theta
+            end = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value, start.is_derived)
+            if end.likelihood > self.candidates[0].likelihood + SAME_OPTIMUM * len(objective.y):
+                self.lead(objective, end)
+            else:  # if it is another hill nearly as high, it is a rival
+                self.take_note(objective, end)
         if climbed:
             self._climbed = np.array(theta)
 
-    def lead(self, optimum: SubsetOptimum) -> None:
+    def lead(self, objective: ExactObjective, optimum: SubsetOptimum) -> None:
         """Take this for the best of the last subset: nobody has climbed from there, and no start may agree with it."""
-        last = self.rounds[-1]
-        with_it = replace(last, likelihoods=(optimum.likelihood, *last.likelihoods))
-        self.rounds[-1] = with_it.with_best(optimum.likelihood, settled=False)
+        before, last = self.candidates[0], self.rounds[-1]
+        is_same = self.hills.place(objective, before) == self.hills.place(objective, optimum)
+        with_it = replace(last, likelihoods=(optimum.likelihood, *last.likelihoods), settled=False)
+        self.rounds[-1] = with_it.with_best(optimum.likelihood, settled=False) if is_same else with_it.alone()
         self.candidates.insert(0, optimum)
+
+    def take_note(self, objective: ExactObjective, optimum: SubsetOptimum) -> None:
+        """Of an optimum of the last subset that is no better than the best."""
+        best, *others = self.candidates
+        hills = [self.hills.place(objective, candidate) for candidate in self.candidates]
+        if self.hills.place(objective, optimum) not in hills:
+            self.candidates = [best, *sorted([*others, optimum], key=lambda candidate: -candidate.likelihood)]
 
     def _settle(self, objective: ExactObjective, seconds: float) -> None:
         """Climb from the best of the last subset until nothing is left to gain, if there is time."""
@@ -322,7 +349,7 @@ class Search:
             yield StartingPoint(random_start(self.layout, smooth, self.random))
         yield StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
         yield from self._rough_in_one_input(FIRST_ROUGH)
-        yield from self._second_chance(self.candidates[0].theta)
+        yield from self._second_chances()
 
     def carried(self) -> list[SubsetOptimum]:
         """The optima that go on to more rows: the best, the best that explains the data in another way, the next best.
@@ -336,7 +363,34 @@ class Search:
             others.remove(different)
             others.insert(0, different)
         rivals = sum(best.likelihood - other.likelihood <= RIVAL * rows for other in others)
-        return [best, *others][: min(max(1 + rivals, CARRIED), MOST_CARRIED)]
+        count = min(max(1 + rivals, CARRIED), MOST_CARRIED)
+        left_behind = [other for other in others[count - 1 :] if not self.hills.are_one(other, best)]
+        self._dropped = min([self._dropped, *((best.likelihood - other.likelihood) / rows for other in left_behind)])
+        return [best, *others][:count]
+
+    def support_of(self, theta: FloatArray) -> tuple[int, int]:
+        """How many starts agree on an optimum of the last subset, of how many; none on what is not one."""
+        candidate = next((c for c in self.candidates if c.theta is theta), None)
+        if candidate is None or not self.rounds:
+            return 0, 0
+        if candidate is self.candidates[0]:
+            return self.rounds[-1].support
+        objective = self.objective(self.rounds[-1].rows)
+        return self.hills.agreeing(objective, candidate, self._last_ends), len(self._last_ends)
+
+    @property
+    def has_left_behind_a_rival(self) -> bool:
+        """Whether an optimum that may win on more rows was not carried on because there were too many."""
+        return self._dropped <= RIVAL
+
+    def _hills(self, rows: int) -> Hills:
+        """None yet; a look at the likelihood takes a quarter of an evaluation."""
+
+        def has_time() -> bool:
+            is_cheap = rows <= CHEAP_ROWS or self.timer.left() > self._evaluation_seconds
+            return is_cheap or self.timer.clock() < self._look_until
+
+        return Hills(has_time)
 
     def has_rival(self) -> bool:
         """Whether another optimum explains the last subset nearly as well: more rows must decide."""
@@ -345,11 +399,9 @@ class Search:
         best, *others = self.candidates
         rows = self.rounds[-1].rows
         near = [other for other in others if best.likelihood - other.likelihood <= RIVAL * rows]
-        curvature = self.curvature(best.theta, rows) if near else None
-        if curvature is None:
-            return bool(near)
-        known = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
-        return not all(known.is_near(other.theta, other.likelihood) for other in near)
+        objective, self._look_until = self.objective(rows), math.inf
+        hill = self.hills.place(objective, best)
+        return any(self.hills.place(objective, other) != hill for other in near)
 
     def _is_different(self, optimum: SubsetOptimum, other: SubsetOptimum) -> bool:
         return abs(math.log(self._noise(optimum) / self._noise(other))) >= math.log(OTHER_NOISE)
@@ -357,29 +409,46 @@ class Search:
     def _noise(self, optimum: SubsetOptimum) -> float:
         return self.layout.unpack(optimum.theta)[1]
 
+    @cached_property
+    def _scan(self) -> RoughScan:
+        return RoughScan(self.objective(self.sizes[0]), self._unit, self.random)
+
     def _rough_in_one_input(self, most: int) -> Iterator[StartingPoint]:
-        if self._rough is None:
-            objective, seconds = self.objective(self.sizes[0]), SCAN_SHARE * self.timer.left()
-            self._rough = itertools.cycle(roughest_first(objective, self._unit, self.random, seconds))
-        for theta in itertools.islice(self._rough, min(most, self.layout.n_inputs)):
-            yield StartingPoint(theta)
+        """The most likely ones that were not tried before; if there are none, the first ones again."""
+        again = iter(tuple(self._scan.taken))
+        for _ in range(min(most, self.layout.n_inputs + 1)):
+            theta = self._scan.take(lambda: self.timer.left() - self._reserved > self._evaluation_seconds)
+            tried_before = theta is None
+            theta = next(again, None) if theta is None else theta
+            if theta is not None:
+                yield StartingPoint(theta, is_derived=tried_before)
 
     def _next_starts(self, rows_now: int) -> Iterator[StartingPoint]:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
         carried, rows = self.carried(), self.rounds[-1].rows
         self.earlier += carried
-        waiting = self._waiting = [(c.theta, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
+        waiting = self._waiting = [(c, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
         while waiting:
-            theta = waiting[0][0]
-            yield StartingPoint(theta, self.curvature(theta, rows_now))
+            optimum = waiting[0][0]
+            yield StartingPoint(optimum.theta, self.curvature(optimum.theta, rows_now), optimum.is_derived)
             del waiting[0]  # only now, after it was tried
         if rows_now <= MOST_ROWS:
             yield from self._rough_in_one_input(NEXT_ROUGH)
-        yield from self._second_chance(self.candidates[0].theta)
+        yield from self._second_chances()
+
+    def _second_chances(self) -> Iterator[StartingPoint]:
+        """That of the best; if it leads higher, those of others, too: where they lead to the same, they confirm it."""
+        best = self.candidates[0]
+        yield from self._second_chance(best.theta)
+        if self.candidates[0] is not best:
+            others = [c for c in self.candidates if not (c.is_derived or c is best or self.hills.are_one(c, best))]
+            for other in others[:CONFIRMING]:
+                for start in self._second_chance(other.theta):
+                    yield start._replace(is_derived=False)
 
     def _second_chance(self, theta: FloatArray) -> Iterator[StartingPoint]:
         """θ with its inputs switched on again, if some are off, and with related values where none are."""
-        for changed in (with_all_inputs(self.layout, theta), with_related_values(self.layout, theta, self._gaps)):
+        for changed in (with_all_inputs(self.layout, theta), with_related_values(self.layout, theta, self.gaps)):
             if changed is not None:
                 yield StartingPoint(changed, is_derived=True)
 
@@ -395,14 +464,20 @@ class Search:
     def _round(self, rows: int, starts: Iterator[StartingPoint]) -> None:
         """Optimise from each start on a subset, while there is time."""
         started, share = self.timer.seconds(), LEADER_SHARE * self.timer.left()
-        objective, tried = self.objective(rows), Tried(rows)
+        self.hills = self._hills(rows)
+        objective, tried = self.objective(rows), Tried(rows, self.hills)
         untried: list[StartingPoint] = []
+        begun: list[FloatArray] = []
         for start in starts:
-            left = self.timer.left() - (min(self._leaders_seconds(rows), share) if tried.optima else 0.0)
+            self._reserved = min(self._leaders_seconds(rows), share) if tried.optima else 0.0
+            left = self.timer.left() - self._reserved
             if tried.optima and left < self._evaluation_seconds:
                 tried.finished = False
                 untried.append(start)
                 break
+            if not self.layout.nothing_is_free and any(np.array_equal(start.theta, theta) for theta in begun):
+                continue  # bounds may leave nothing of what makes it different
+            begun.append(start.theta)
             try:
                 optimum = self.climb(objective, start, left, tried.leader)
             except NumericalError as error:
@@ -414,22 +489,24 @@ class Search:
                 untried.append(start._replace(theta=LogCoordinates.to_theta(optimum.theta)))
         if not tried.optima:
             return
-        if not tried.finished:
-            self.open_rounds.append(OpenRound(len(self.rounds), tried, itertools.chain(untried, starts)))
         settled = False
         if self.polishes and rows == self.sizes[-1]:
             evaluations, settled = self._polished(objective, self.timer.left())
             tried.evaluations += evaluations
+        if not tried.finished:
+            left_out = itertools.chain(untried, starts)
+            self.open_rounds.append(OpenRound(len(self.rounds), tried, left_out, self.candidates[0]))
         self._keep_untried(rows)
         self._record(objective, tried, settled, self.timer.seconds() - started)
 
     def _compare(self, objective: ExactObjective, tried: Tried, start: StartingPoint, optimum: Optimum) -> None:
         """Take note of where a start has led to."""
         rows, leader = tried.rows, tried.leader
+        is_first, is_cut_short = not tried.evaluations, optimum.reason is OptimiserEnd.TIME_LIMIT
         tried.evaluations += optimum.evaluations
-        tried.finished = tried.finished and optimum.reason is not OptimiserEnd.TIME_LIMIT
-        result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
-        if not start.is_derived:
+        tried.finished = tried.finished and not is_cut_short
+        result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value, start.is_derived)
+        if not start.is_derived and not is_cut_short:  # else it comes again
             tried.ends.append(result)
         if (
             leader is None
@@ -437,35 +514,37 @@ class Search:
             or not leader.is_near(result.theta, result.likelihood)
         ):
             tried.optima.append(result)
-            self.candidates = self.different(tried.optima, rows)
+            self.candidates = self._different(objective, tried.optima)
         best, curvature = self.candidates[0], start.curvature
         if best is result:  # another curvature than that of its start is not known
-            tried.first_leads = len(tried.ends) == 1 and not start.is_derived
+            tried.first_leads = is_first
             tried.leader = None
             if curvature is not None and optimum.reason in ENDED:
                 tried.leader = KnownOptimum(self.layout, best.theta, best.likelihood, rows, curvature)
-        self.agreeing = self.agreement.count(objective, best, tried.ends)
+        self.agreeing = tried.hills.agreeing(objective, best, tried.ends)
 
     def _keep_untried(self, rows: int) -> None:
         """What was not tried on this subset may still win: it counts as being as near to the best as before."""
         if not self._waiting:
             return
         highest = self.candidates[0].likelihood
-        self.candidates += [SubsetOptimum(theta, highest - deficit * rows) for theta, deficit in self._waiting]
+        self.candidates += [replace(optimum, likelihood=highest - deficit * rows) for optimum, deficit in self._waiting]
         self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
         self._waiting = []
 
     def _record(self, objective: ExactObjective, tried: Tried, settled: bool, seconds: float) -> None:
-        best = self.candidates[0]
+        best, self._last_ends = self.candidates[0], tried.ends
         likelihoods = (best.likelihood, *tried.likelihoods[1:])
-        agreeing = max(self.agreement.count(objective, best, tried.ends), 1)
+        agreeing = max(tried.hills.agreeing(objective, best, tried.ends), 1)
         present = Round(tried.rows, likelihoods, tried.evaluations, seconds, tried.finished, settled, agreeing=agreeing)
-        earlier = self.rounds[-1].support if self.rounds and tried.first_leads else (0, 0)
-        self.rounds.append(present.counted(max(present.own_support, earlier)))
+        support, of_rows = present.own_support, tried.rows
+        if self.rounds and tried.first_leads:
+            support, of_rows = max((support, of_rows), (self.rounds[-1].support, self.rounds[-1].support_rows))
+        self.rounds.append(present.counted(support, of_rows))
         self.on_round(self.rounds[-1])
         logger.info(
             "search on %d rows: %.6g, %d of %d starts agree, %d evaluations, %.1f s",
-            tried.rows, likelihoods[0], present.agreeing, len(likelihoods), tried.evaluations, seconds,
+            tried.rows, likelihoods[0], agreeing, len(likelihoods), tried.evaluations, seconds,
         )  # fmt: skip
 
     def _polished(self, objective: ExactObjective, seconds: float) -> tuple[int, bool]:
@@ -480,14 +559,15 @@ class Search:
         except NumericalError:
             return 0, False
         if -optimum.value > best.likelihood:
-            self.candidates[0] = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
+            polished = replace(best, theta=LogCoordinates.to_theta(optimum.theta), likelihood=-optimum.value)
+            self.hills.follow(best, polished)
+            self.candidates[0] = polished
         return optimum.evaluations, optimum.reason in ENDED
 
-    def different(self, optima: list[SubsetOptimum], rows: int) -> list[SubsetOptimum]:
-        """Those that are not another one's optimum, the best first."""
+    def _different(self, objective: ExactObjective, optima: list[SubsetOptimum]) -> list[SubsetOptimum]:
+        """Those that do not agree with a higher one, the best first."""
         different: list[SubsetOptimum] = []
         for optimum in sorted(optima, key=lambda optimum: -optimum.likelihood):
-            near = [other for other in different if other.likelihood - optimum.likelihood <= SAME_OPTIMUM * rows]
-            if all(self._is_different(other, optimum) for other in near):
+            if not self.hills.agreeing(objective, optimum, different):
                 different.append(optimum)
         return different

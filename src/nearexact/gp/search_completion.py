@@ -8,13 +8,15 @@ followed to the largest.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from nearexact.gp.budget import TimeIsUpError, Timer
+from nearexact.gp.known_optimum import RIVAL, SubsetOptimum
 from nearexact.gp.optimise import OptimiserEnd
 from nearexact.gp.parameters import LogCoordinates
-from nearexact.gp.rounds import OpenRound, StartingPoint, SubsetOptimum, Tried
+from nearexact.gp.rounds import OpenRound, StartingPoint
 from nearexact.gp.safety import NumericalError
-from nearexact.gp.search import RIVAL, SAME_OPTIMUM, Search
+from nearexact.gp.search import SAME_OPTIMUM, Search
 
 
 def complete_search(search: Search, seconds: float) -> None:
@@ -34,11 +36,12 @@ def complete_search(search: Search, seconds: float) -> None:
 def _tried_all(search: Search, subset: OpenRound) -> bool:
     """Go on with the starts of a round; whether there was time for all of them."""
     tried, last = subset.tried, search.rounds[-1].rows
+    objective = search.objective(tried.rows)
+    highest = max(optimum.likelihood for optimum in tried.optima)
     for start in subset.starts:
-        search.agreeing = _agreeing(search, tried)
         try:
             here = there = _optimum(search, tried.rows, start)
-            is_rival = here.likelihood > _best(tried).likelihood - RIVAL * tried.rows
+            is_rival = here.likelihood > highest - RIVAL * tried.rows
             if is_rival and tried.rows < last:
                 there = _optimum(search, last, StartingPoint(here.theta, search.curvature(here.theta, last)))
         except TimeIsUpError:
@@ -46,21 +49,19 @@ def _tried_all(search: Search, subset: OpenRound) -> bool:
             return False
         except NumericalError:
             continue
+        highest = max(highest, here.likelihood)
         # What was left out on the last subset is among the candidates already, as what it might be.
         search.candidates[1:] = [other for other in search.candidates[1:] if other.theta is not start.theta]
-        tried.optima.append(here)
         tried.ends += [] if start.is_derived else [here]
+        search.agreeing = tried.hills.agreeing(objective, _best(search, subset), tried.ends)
         if is_rival:
-            _compare(search, there)
+            _compare(search, replace(there, is_derived=start.is_derived))
     return True
 
 
-def _best(tried: Tried) -> SubsetOptimum:
-    return max(tried.optima, key=lambda optimum: optimum.likelihood)
-
-
-def _agreeing(search: Search, tried: Tried) -> int:
-    return search.agreement.count(search.objective(tried.rows), _best(tried), tried.ends)
+def _best(search: Search, subset: OpenRound) -> SubsetOptimum:
+    """What the starts of this round may agree on: the best of the last subset, or what has led to it."""
+    return search.candidates[0] if subset.tried.rows == search.rounds[-1].rows else subset.best
 
 
 def _optimum(search: Search, rows: int, start: StartingPoint) -> SubsetOptimum:
@@ -76,17 +77,20 @@ def _optimum(search: Search, rows: int, start: StartingPoint) -> SubsetOptimum:
 def _compare(search: Search, optimum: SubsetOptimum) -> None:
     """Take note of an optimum of the last subset."""
     rows = search.rounds[-1].rows
+    objective = search.objective(rows)
     if optimum.likelihood > search.candidates[0].likelihood + SAME_OPTIMUM * rows:
-        search.lead(optimum)
+        search.lead(objective, optimum)
     else:
-        search.candidates = search.different([*search.candidates, optimum], rows)
+        search.take_note(objective, optimum)
 
 
 def _count_again(search: Search, subset: OpenRound) -> None:
     """Who agrees, now that all starts of this round were tried."""
-    before, last = search.rounds[subset.number], search.rounds[-1]
-    highest, *others = subset.tried.likelihoods
-    likelihoods = (max(before.likelihoods[0], highest), *others)
-    search.rounds[subset.number] = now = before.with_starts(likelihoods, max(_agreeing(search, subset.tried), 1))
-    if last.support == before.own_support:  # it is the starts of this round that speak for the best
-        search.rounds[-1] = search.rounds[-1].with_support(now.own_support)
+    tried, before = subset.tried, search.rounds[subset.number]
+    objective = search.objective(tried.rows)
+    agreeing = max(tried.hills.agreeing(objective, _best(search, subset), tried.ends), 1)
+    likelihoods = (max([before.likelihoods[0], *tried.likelihoods]), *tried.likelihoods[1:])
+    search.rounds[subset.number] = now = before.with_starts(likelihoods, agreeing)
+    last = search.rounds[-1]
+    if last.support_rows == tried.rows:  # it is the starts of this round that speak for the best
+        search.rounds[-1] = last.counted(now.own_support, tried.rows)

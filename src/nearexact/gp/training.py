@@ -29,6 +29,7 @@ from nearexact.gp.candidates import Candidate, Model, Result, Tally, complete
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.fitc import FitcObjective
 from nearexact.gp.flops import feature_count, selection_flops, sparse_flops, sparse_gradient_flops
+from nearexact.gp.known_optimum import RIVAL
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
@@ -37,7 +38,7 @@ from nearexact.gp.row_noise import RowNoise, noise_only
 from nearexact.gp.rows import LocalRows, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.schedule import SCHEDULE, check_max_inducing, checked_schedule, ends_early, inducing_schedule
-from nearexact.gp.search import RIVAL, Search
+from nearexact.gp.search import Search
 from nearexact.gp.search_completion import complete_search
 from nearexact.gp.sparse import SparseObjective, is_tight
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nearexact.gp import ExactObjective, minimise
-from nearexact.gp.agreement import Agreement, are_on_one_hill
+from nearexact.gp.hills import Hills, are_on_one_hill
+from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.parameters import LogCoordinates
-from nearexact.gp.rounds import SubsetOptimum
 from nearexact.kernels import SquaredExponential
 
 ROWS = 120
@@ -39,7 +39,7 @@ def test_one_optimum_reached_twice_is_one_hill() -> None:
     best, again = climbed(objective, [0.5, 0.5]), climbed(objective, [1.0, 0.7], noise=0.05)
     assert best.likelihood == pytest.approx(again.likelihood, abs=0.1)
     assert are_on_one_hill(objective, best, again)
-    assert Agreement().count(objective, best, [best, again]) == 2
+    assert Hills().agreeing(objective, best, [best, again]) == 2
 
 
 def test_two_explanations_of_one_likelihood_do_not_agree() -> None:
@@ -49,7 +49,7 @@ def test_two_explanations_of_one_likelihood_do_not_agree() -> None:
     assert middle.likelihood < min(one.likelihood, other.likelihood) - 5.0
     alike = SubsetOptimum(other.theta, one.likelihood)  # as if by chance
     assert not are_on_one_hill(objective, one, alike)
-    assert Agreement().count(objective, one, [one, alike]) == 1
+    assert Hills().agreeing(objective, one, [one, alike]) == 1
 
 
 @pytest.mark.parametrize("length", [25.0, 1e4, 1e15])
@@ -62,4 +62,4 @@ def test_what_is_far_lower_does_not_agree_wherever_it_is() -> None:
     objective = either_input()
     best = climbed(objective, [0.5, 0.5])
     lower = SubsetOptimum(best.theta, best.likelihood - 0.01 * ROWS)
-    assert Agreement().count(objective, best, [lower]) == 0
+    assert Hills().agreeing(objective, best, [lower]) == 0
