@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from nearexact import GPRegressor, SGPRegressor
 from nearexact.gp.sparse import SparseObjective
 from nearexact.kernels import Matern32
+from nearexact.resuming import _round
 from tests.problems import regression
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -63,3 +65,13 @@ def test_a_fit_goes_on_to_the_same_digits(monkeypatch: pytest.MonkeyPatch, tmp_p
     state.write_text("{}")
     with pytest.raises(ValueError, match="does not hold the state"):
         model().fit(X, Y, resume=state)
+
+
+def test_who_agrees_by_an_older_count_is_not_known() -> None:
+    """States of earlier versions counted what had the same likelihood, wherever it was."""
+    fields = {"rows": 100, "likelihoods": [9.0, 8.9, 8.8], "evaluations": 30, "seconds": 1.0, "finished": True}
+    fields |= {"settled": True, "support": [3, 3], "counted_at": 9.0}
+    assert _round(fields).support == (1, 3)
+    now = _round({**fields, "agreeing": 3, "support_rows": 100})
+    assert now.support == (3, 3)
+    assert _round(json.loads(json.dumps(asdict(now)))) == now

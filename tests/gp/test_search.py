@@ -15,7 +15,7 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.rounds import Round, StartingPoint
 from nearexact.gp.rows import LocalRows, nearest_rows
-from nearexact.gp.search import MOST_STARTS, Search
+from nearexact.gp.search import MOST_CARRIED, MOST_STARTS, Search
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels import SquaredExponential
@@ -259,3 +259,63 @@ def test_of_two_rivals_on_a_subset_nobody_knows_which_one_wins(most_rows: int) -
     rivals = search.evidence(best.theta, 10.0)
     assert rivals is not None
     assert (rivals.gain_per_row is None) == (most_rows < 400)
+
+
+def at_other_end(search: Search, best: SubsetOptimum, above: float) -> SubsetOptimum:
+    """As if there were another hill a little higher than the best."""
+    _, noise = search.layout.unpack(best.theta)
+    far = search.layout.pack(SquaredExponential([0.05] * search.layout.n_inputs), noise)
+    return SubsetOptimum(far, best.likelihood + above)
+
+
+def test_nobody_agrees_with_a_new_best_on_another_hill() -> None:
+    """However little higher it is."""
+    X, y = standardised(300)
+    search = Search(SquaredExponential(), X, y, seed=0)
+    search.run()
+    assert search.rounds[-1].support[0] >= 2
+    search.lead(search.objective(300), at_other_end(search, search.candidates[0], above=0.001 * 300))
+    assert search.rounds[-1].support[0] == 1
+    assert not search.rounds[-1].settled
+
+
+def test_an_optimum_on_another_hill_is_a_rival_and_one_on_the_same_is_none() -> None:
+    X, y = standardised(400)
+    search = Search(SquaredExponential(), X, y, seed=0, most_rows=300)
+    search.run()
+    best, objective = search.candidates[0], search.objective(300)
+    search.candidates = [best]
+    search.take_note(objective, SubsetOptimum(best.theta + 1e-3, best.likelihood - 0.1))
+    assert search.candidates == [best]
+    search.take_note(objective, at_other_end(search, best, above=-0.001 * 300))
+    assert len(search.candidates) == 2
+    assert search.has_rival()
+
+
+def test_what_bounds_make_equal_is_tried_once() -> None:
+    """All rough starts are the same where lengthscales are fixed: they would agree with each other."""
+    X, y = many_inputs(80, 4)
+    fixed = SquaredExponential().with_bounds(lengthscales="fixed")
+    search = Search(fixed, X, y, seed=0)
+    begun: list[bytes] = []
+    climb = search.climb
+
+    def noted(objective: object, start: StartingPoint, *rest: object, **options: object) -> object:
+        begun.append(start.theta.tobytes())
+        return climb(objective, start, *rest, **options)  # type: ignore[arg-type]
+
+    search.climb = noted  # type: ignore[method-assign, assignment]
+    search.run()
+    assert len(search.rounds) == 1
+    assert len(begun) == len(set(begun))
+
+
+def test_optima_that_are_too_many_to_be_carried_on_end_what_speaks_for_a_model() -> None:
+    X, y = standardised(300)
+    search = Search(SquaredExponential(), X, y, seed=0)
+    search.run()
+    best = search.candidates[0]
+    assert not search.has_left_behind_a_rival
+    search.candidates = [replace(best, likelihood=best.likelihood - 0.001 * i) for i in range(MOST_CARRIED + 2)]
+    assert len(search.carried()) == MOST_CARRIED
+    assert search.has_left_behind_a_rival

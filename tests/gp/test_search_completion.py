@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nearexact.gp.budget import Timer
+from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.search import Search
 from nearexact.gp.search_completion import complete_search
 from nearexact.kernels import SquaredExponential
@@ -86,3 +87,23 @@ def test_a_whole_search_is_left_as_it_is() -> None:
     complete_search(search, math.inf)
     assert (search.rounds, search.timer) == (rounds, timer)
     assert isinstance(timer, Timer)
+
+
+def test_who_agrees_in_the_end_agrees_with_the_best_there_is_then() -> None:
+    """Not with what was the best when the search was cut short."""
+    search, _ = cut_short(100, starts=4)
+    best = search.candidates[0]
+    far = search.layout.pack(SquaredExponential([30.0, 30.0, 0.01]), 0.5)
+    search.lead(search.objective(100), SubsetOptimum(far, best.likelihood + 1000.0))
+    complete_search(search, math.inf)
+    assert search.is_complete
+    assert search.rounds[-1].support[0] == 1
+
+
+def test_a_start_that_goes_on_counts_once() -> None:
+    search, _ = cut_short(200, starts=1)
+    assert search.open_rounds
+    complete_search(search, math.inf)
+    whole = Search(SquaredExponential(), *two_scales(200), seed=0, polishes=False)
+    whole.run()
+    assert len(search.rounds[-1].likelihoods) <= len(whole.rounds[-1].likelihoods)
