@@ -157,3 +157,22 @@ def test_one_row_that_is_far_off_ends_what_spoke_for_a_small_model(rows: int) ->
     assert model.certificate_.verdict == "not reached"
     model.fit(X, y).update(new, mean)  # as expected
     assert model.certificate_.verdict == "exact"
+
+
+def panel(rows: int, seed: int) -> Data:
+    """Members of groups, each with its own level: one input names them, in no order; another one matters smoothly."""
+    random = np.random.default_rng(seed)
+    names = random.normal(size=rows // 5)
+    member = random.integers(0, rows // 5, size=rows)
+    X = np.column_stack([names[member], random.normal(size=(rows, 2))])
+    return X, np.sin(X[:, 1]) + 0.8 * random.normal(size=rows // 5)[member] + 0.5 * random.normal(size=rows)
+
+
+def test_groups_of_which_a_subset_has_few_members_are_found_with_all_rows() -> None:
+    """In half of the rows a group has two or three members, in a quarter one."""
+    X, y = panel(800, 0)
+    model = GPRegressor(random_state=0, time_limit=60).fit(X, y)
+    known = SquaredExponential([0.003, 2.0, 20.0], variance=1.0)
+    told = GPRegressor(known, random_state=0, time_limit=60).fit(X, y)
+    assert told.certificate_.lower - model.certificate_.lower <= NEAR * len(y)
+    assert model.kernel_.parameters["lengthscales"][0] < 0.03

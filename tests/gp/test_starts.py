@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 
 from nearexact.gp import ExactObjective, minimise
-from nearexact.gp.parameters import LogCoordinates
-from nearexact.gp.starts import NO_INFLUENCE, gain_by_switching_on, with_all_inputs
+from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.safety import Numerics
+from nearexact.gp.starts import (
+    FINER,
+    FINER_NOISE,
+    NO_INFLUENCE,
+    gain_by_switching_on,
+    with_all_inputs,
+    with_finer_details,
+)
 from nearexact.kernels import ArcCosine, Kernel, Linear, SquaredExponential
 from nearexact.typing import FloatArray
 
@@ -68,3 +76,20 @@ def test_what_switching_on_gains_is_right_to_first_order(kernel: Kernel, nudged:
     gain = value - objective(theta)[0]
     assert gain > 0.0
     assert gain_by_switching_on(objective.layout, objective.theta0, -gradient, theta) == pytest.approx(gain, rel=0.1)
+
+
+def test_finer_details_are_those_of_inputs_that_matter() -> None:
+    layout = ParameterLayout(SquaredExponential() + Linear(), 3)
+    kernel = SquaredExponential([1.0, 2.0 * NO_INFLUENCE, 4.0]) + Linear([1.0, 1.0, 1.0])
+    finer = with_finer_details(layout, layout.pack(kernel, NOISE))
+    assert finer is not None
+    changed, noise = layout.unpack(finer)
+    assert changed.parameters["0.lengthscales"] == pytest.approx([FINER, 2.0 * NO_INFLUENCE, FINER * 4.0])
+    assert changed.parameters["1.variances"] == pytest.approx([FINER**-2.0] * 3)
+    assert noise == pytest.approx(FINER_NOISE * NOISE)
+
+
+def test_there_are_no_finer_details_where_bounds_forbid_them() -> None:
+    fixed = SquaredExponential([1.0, 2.0, 3.0]).with_bounds(lengthscales="fixed", variance="fixed")
+    layout = ParameterLayout(fixed, 3, Numerics(noise_bounds=(NOISE, NOISE)))
+    assert with_finer_details(layout, layout.pack(fixed, NOISE)) is None

@@ -29,7 +29,15 @@ from nearexact.gp.search import FIRST_ROWS, Search
 from nearexact.gp.search_completion import complete_search
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.start_record import StartRecord
-from nearexact.gp.starts import START_NOISE, Start, gain_by_switching_on, with_all_inputs, with_related_values
+from nearexact.gp.starts import (
+    START_NOISE,
+    Start,
+    gain_by_switching_on,
+    with_all_inputs,
+    with_finer_details,
+    with_related_values,
+)
+from nearexact.gp.window_scan import starts_with_details
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray, MemoryLimit
@@ -45,11 +53,13 @@ TWO_FACTORISATIONS = 3.0
 # Of what is left after the search, at most, where that is too little to follow a start with all rows to its end: a step
 # with half of the rows takes a sixth of the time, and most of the way is the same.
 POLISHING_SHARE = 0.3
+DETAILS_SHARE = 0.2  # of what is left after that, at most, for a look at details that more rows show
 COMPLETION_SHARE = 0.6  # of what is left in the end, for what the search had no time for
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 # While several starts compete, and for the best. They come from a search and are near their optimum already: steps that
 # are too long waste evaluations.
 COARSE, FINE = LBFGSSettings(ftol=1e-5, first_step=0.3), LBFGSSettings(ftol=1e-8, first_step=0.3)
+FAR = LBFGSSettings(ftol=1e-5)  # for starts that are far from any optimum: on a plateau nothing has settled
 CLOSER = LBFGSSettings(ftol=1e-7, first_step=0.3)  # for a start that may have settled too early
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done
 ENDS = {
@@ -110,6 +120,7 @@ class ExactTraining:
             start=start,
             row_noise=row_noise,
             polishes=False,  # its best is climbed from with all rows
+            looks_for_details=False,  # with all rows, too
             on_round=on_round,
             clock=clock,
             numerics=numerics,
@@ -132,6 +143,7 @@ class ExactTraining:
         )
         # How far each optimum of the search was below the best, in nats per row, until it was followed to its end.
         self._pending: list[float] = []
+        self._looked_further = self.layout.nothing_is_free  # for what more rows show than those of the search
 
     @property
     def flops(self) -> float:
@@ -252,30 +264,27 @@ class ExactTraining:
         if self.layout.nothing_is_free and self.search.rounds:
             support = self.search.rounds[-1].support
         followed = self.search.is_complete and not self.search.has_left_behind_a_rival
-        followed = followed and min(self._pending, default=math.inf) > RIVAL
+        followed = followed and self._looked_further and min(self._pending, default=math.inf) > RIVAL
         gain = 0.0 if self._settled and followed else None
         return Evidence(self.n, support[1], support[0], gain, self.best_lml)
 
     def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
-        """Those of the search, their best with its inputs switched on again, or with related values, and the best."""
+        """Those of the search, what was made from their best, what only more rows show, and the best to its end."""
         starts = self._starts()
         settings = COARSE if len(starts) > 1 else FINE
         for theta in starts:
             yield theta, settings
-        revived = with_all_inputs(self.layout, self.best_theta)
-        if revived is not None and self._best_gradient is not None:
-            gain = gain_by_switching_on(self.layout, self.best_theta, -self._best_gradient, revived)
-            if gain > SETTLED * self.n:
-                settings = COARSE
-                self._made.append(revived)
-                yield revived, settings
-        gaps = self.search.gaps if self.search.rounds else np.zeros(self.layout.n_inputs)
-        related = with_related_values(self.layout, self.best_theta, gaps)
-        if related is not None:
-            settings = COARSE
-            self._made.append(related)
-            yield related, settings
-        if settings is COARSE or not self._settled:  # the best may also be what training started from
+        polished, known = (self.best_theta if settings is FINE else None), self._starts_record.top
+        for theta in self._second_chances():
+            self._made.append(theta)
+            yield theta, FAR
+        for end in self._starts_record.ends_elsewhere(known):  # what they lead to in the same way, they confirm
+            for theta in self._what_more_rows_show(end.theta):
+                yield theta, FAR
+        for theta in self._with_details():
+            yield theta, FAR
+        self._looked_further = True
+        if self.best_theta is not polished or not self._settled:  # the best may also be what training started from
             yield self.best_theta, FINE
         left_out = self._left_out(starts)
         for theta in left_out:
@@ -284,6 +293,30 @@ class ExactTraining:
             yield self.best_theta, FINE
         for end in self._starts_record.unconfirmed():
             yield end.theta, CLOSER
+
+    def _second_chances(self) -> Iterator[FloatArray]:
+        """The best with its inputs switched on again where that may help, with related values, with finer details."""
+        revived = with_all_inputs(self.layout, self.best_theta)
+        if revived is not None and self._best_gradient is not None:
+            gain = gain_by_switching_on(self.layout, self.best_theta, -self._best_gradient, revived)
+            if gain > SETTLED * self.n:
+                yield revived
+        if self.search.rounds and self.search.rounds[-1].rows < self.n:  # else the search has tried the others
+            yield from self._what_more_rows_show(self.best_theta)
+
+    def _what_more_rows_show(self, theta: FloatArray) -> list[FloatArray]:
+        related = with_related_values(self.layout, theta, self.search.gaps)
+        finer = with_finer_details(self.layout, theta)
+        return [changed for changed in (related, finer) if changed is not None]
+
+    def _with_details(self) -> list[FloatArray]:
+        """Starts that rows next to each other speak for; until they are followed, nothing speaks for the best."""
+        left = self.timer.left() - self._last_model_seconds
+        if not self.search.rounds or self.search.rounds[-1].rows >= self.n or left < self._evaluation_seconds:
+            return []
+        found = starts_with_details(self.search, self.best_theta, DETAILS_SHARE * left)
+        self._pending += [math.inf] * (len(self.history) - len(self._pending)) + [0.0] * len(found)
+        return found
 
     def _left_out(self, followed: list[FloatArray]) -> list[FloatArray]:
         """Starts from what the search had no time for before, if there is time now and anything new is found."""
@@ -373,7 +406,7 @@ class ExactTraining:
             self._starts_record.add(theta, end, is_made=any(theta is made for made in self._made))
         if self.best_lml > before + (SETTLED * self.n if again else 0.0):
             # Coarse steps end where one of them has gained little: on a ridge that says nothing.
-            by_itself = not coarse or optimum.reason is OptimiserEnd.CALLBACK
+            by_itself = settings in (FINE, CLOSER) or optimum.reason is OptimiserEnd.CALLBACK
             self._settled = self._followed and (by_itself or self._has_little_to_gain())
             known = (self.layout, self.best_theta, self.best_lml, self.n)
             self._leader = KnownOptimum(*known, curvature) if self._followed and curvature is not None else None

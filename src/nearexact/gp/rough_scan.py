@@ -17,7 +17,7 @@ from nearexact.gp.starts import SHORT, UNRELATED, rough_start
 from nearexact.typing import FloatArray
 
 MOST_INPUTS = 64  # that are looked at, taken at random where there are more
-FINER = (1.0, 0.2, 0.04, 0.008)  # times the usual lengthscale of a rough start
+SHORTER = (1.0, 0.2, 0.04, 0.008)  # times the usual lengthscale of a rough start
 NOISES = (0.01, 0.3)  # variances
 
 
@@ -59,26 +59,32 @@ class RoughScan:
         return best[2]
 
     def _look(self, d: int) -> tuple[float, int, FloatArray]:
-        layout = self.objective.layout
-        grid = [
-            rough_start(layout, self.theta, [d], short=short, noise=noise)
-            for short in _lengthscales(self.objective.X[:, d].cpu().numpy())
-            for noise in NOISES
-        ]
-        likelihoods = [_likelihood(self.objective, at) for at in grid]
-        best = int(np.argmax(likelihoods))
-        return likelihoods[best], d, grid[best]
+        likelihood, theta = roughest(self.objective, self.theta, d)
+        return likelihood, d, theta
 
 
-def _lengthscales(values: FloatArray) -> list[float]:
+def roughest(objective: ExactObjective, theta: FloatArray, d: int) -> tuple[float, FloatArray]:
+    """θ made rough in one input, at the lengthscale and noise with the highest likelihood, and that."""
+    grid = [
+        rough_start(objective.layout, theta, [d], short=short, noise=noise)
+        for short in lengthscales(objective.X[:, d].cpu().numpy())
+        for noise in NOISES
+    ]
+    likelihoods = [likelihood_at(objective, at) for at in grid]
+    best = int(np.argmax(likelihoods))
+    return likelihoods[best], grid[best]
+
+
+def lengthscales(values: FloatArray) -> list[float]:
     """Shorter and shorter ones, until no two values have anything to do with each other."""
     gaps = np.diff(np.unique(values))
     least = gaps.min(initial=math.inf) / UNRELATED
-    shorter = [SHORT * factor for factor in FINER]
+    shorter = [SHORT * factor for factor in SHORTER]
     return [length for number, length in enumerate(shorter) if number == 0 or shorter[number - 1] > least]
 
 
-def _likelihood(objective: ExactObjective, theta: FloatArray) -> float:
+def likelihood_at(objective: ExactObjective, theta: FloatArray) -> float:
+    """Minus infinity where it cannot be computed."""
     try:
         return objective.factorise(*objective.layout.unpack(theta)).lml
     except NumericalError:

@@ -45,10 +45,12 @@ from nearexact.gp.starts import (
     rough_start,
     unit_start,
     with_all_inputs,
+    with_finer_details,
     with_less_influence,
     with_related_values,
 )
 from nearexact.gp.subsets import subset_order, subset_sizes
+from nearexact.gp.window_scan import starts_with_details
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray
 
@@ -69,6 +71,7 @@ SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
 # that they are for.
 FEWEST_CURVATURE_ROWS, MOST_CURVATURE_ROWS = 256, 1024
 CURVATURE_SHARE = 0.1  # of the time limit, at most
+DETAILS_SHARE = 0.3  # of the time that is left on the last subset, at most, for a look at details
 # Evaluations on each larger subset that the best of a subset must have time for before others have theirs; but not more
 # than this share of the time that is left when a subset begins: many starts are what finds the right optimum.
 LEADER_EVALUATIONS, LEADER_SHARE = 12, 0.5
@@ -83,7 +86,8 @@ class Search:
     """One search. `run` does it; whenever it ends, `candidates` are the best θ so far, the best one first.
 
     `time_limit` is in seconds of the clock, `memory` in bytes. `start` is tried before the others. With `polishes` the
-    best of the last subset is climbed from until nothing is left to gain: else it is no evidence for any θ. The same
+    best of the last subset is climbed from until nothing is left to gain: else it is no evidence for any θ. With
+    `looks_for_details` all rows are looked at for details that subsets do not show. The same
     seed gives the same search, as far as the time limit allows.
     """
 
@@ -100,6 +104,7 @@ class Search:
         start: Start | None = None,
         row_noise: RowNoise | None = None,
         polishes: bool = True,
+        looks_for_details: bool = True,
         on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
@@ -107,6 +112,7 @@ class Search:
         self.data = as_rows(X, y, row_noise)
         self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
         self.numerics, self.polishes, self.on_round = numerics, polishes, on_round
+        self.looks_for_details, self._has_seen_details = looks_for_details, False
         self.timer = Timer(time_limit, clock)
         self.rounds: list[Round] = []
         one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
@@ -380,8 +386,8 @@ class Search:
 
     @property
     def has_left_behind_a_rival(self) -> bool:
-        """Whether an optimum that may win on more rows was not carried on because there were too many."""
-        return self._dropped <= RIVAL
+        """Whether more rows may have another best: of too many to be carried on, or one that subsets do not show."""
+        return self._dropped <= RIVAL or (self._has_seen_details and self.sizes[-1] < self.data.n)
 
     def _hills(self, rows: int) -> Hills:
         """None yet; a look at the likelihood takes a quarter of an evaluation."""
@@ -434,6 +440,10 @@ class Search:
             del waiting[0]  # only now, after it was tried
         if rows_now <= MOST_ROWS:
             yield from self._rough_in_one_input(NEXT_ROUGH)
+        if self.looks_for_details and rows_now == self.sizes[-1]:
+            for theta in starts_with_details(self, self.candidates[0].theta, DETAILS_SHARE * self.timer.left()):
+                self._has_seen_details = True
+                yield StartingPoint(theta)
         yield from self._second_chances()
 
     def _second_chances(self) -> Iterator[StartingPoint]:
@@ -447,8 +457,13 @@ class Search:
                     yield start._replace(is_derived=False)
 
     def _second_chance(self, theta: FloatArray) -> Iterator[StartingPoint]:
-        """θ with its inputs switched on again, if some are off, and with related values where none are."""
-        for changed in (with_all_inputs(self.layout, theta), with_related_values(self.layout, theta, self.gaps)):
+        """θ with its inputs switched on again, with related values where none are, and with finer details."""
+        chances = (
+            with_all_inputs(self.layout, theta),
+            with_related_values(self.layout, theta, self.gaps),
+            with_finer_details(self.layout, theta),
+        )
+        for changed in chances:
             if changed is not None:
                 yield StartingPoint(changed, is_derived=True)
 
@@ -506,7 +521,10 @@ class Search:
         tried.evaluations += optimum.evaluations
         tried.finished = tried.finished and not is_cut_short
         result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value, start.is_derived)
-        if not start.is_derived and not is_cut_short:  # else it comes again
+        if start.is_derived and tried.hills.agreeing(objective, result, tried.ends):
+            derived, result = result, replace(result, is_derived=False)  # others lead there, too
+            tried.hills.follow(derived, result)
+        elif not start.is_derived and not is_cut_short:  # else it comes again
             tried.ends.append(result)
         if (
             leader is None

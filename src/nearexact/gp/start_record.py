@@ -65,6 +65,17 @@ class StartRecord:
         near = [start.end for start in self._own if 0.0 < self.top.likelihood - start.end.likelihood <= most]
         return sorted(near, key=lambda end: -end.likelihood)[:CONFIRMED]
 
+    def ends_elsewhere(self, known: SubsetOptimum | None) -> list[SubsetOptimum]:
+        """If the best is no longer on the hill that was known, ends of starts that have led to neither of both."""
+        if self.top is None or known is None or self._are_one(self.top, known):
+            return []
+        others = [start.end for start in self._own if not self._are_one(start.end, known)]
+        others = [end for end in others if not self._are_one(end, self.top)]
+        return sorted(others, key=lambda end: -end.likelihood)[:CONFIRMED]
+
+    def _are_one(self, one: SubsetOptimum, other: SubsetOptimum) -> bool:
+        return self._hills.place(self.objective, one) == self._hills.place(self.objective, other)
+
     @property
     def _own(self) -> list[FollowedStart]:
         return [start for start in self._starts if not start.is_made]

@@ -21,6 +21,7 @@ RANDOM_SPREAD = 1.0  # of the logarithm of a random start's parameters, input by
 COMMON_SPREAD = 0.5  # ... and in common: all of them shorter, or all of them longer
 
 NO_INFLUENCE = 20.0  # lengthscale, in standard deviations of an input, from which on the input hardly matters
+FINER, FINER_NOISE = 0.5, 0.1  # times lengthscales and noise variance, where finer details are looked for
 UNRELATED = 3.0  # lengthscales between two values that have nothing to do with each other
 SOME_INFLUENCE = 3.0  # lengthscale of an input that gets another chance, but for the root of their number
 
@@ -105,6 +106,24 @@ def with_related_values(layout: ParameterLayout, theta: FloatArray, gaps: FloatA
             changed[name] = np.where(UNRELATED * value < gaps, gaps, value)
     related = layout.pack(kernel.with_parameters(changed), noise_variance) if changed else theta
     return None if np.allclose(related, theta) else related
+
+
+def with_finer_details(layout: ParameterLayout, theta: FloatArray) -> FloatArray | None:
+    """θ with shorter lengthscales for the inputs that matter, and less noise; None if bounds leave nothing of that.
+
+    More rows show finer details: what fewer rows took for noise may be some, and then θ of fewer rows leads elsewhere.
+    """
+    kernel, noise_variance = layout.unpack(theta)
+    changed: dict[str, FloatArray] = {}
+    for name, value in kernel.parameters.items():
+        power = INPUT_POWERS.get(name.rpartition(".")[2])
+        if power is not None:
+            lengthscales = value ** (1.0 / power)
+            shorter = np.maximum(FINER * lengthscales, layout.numerics.floor)
+            changed[name] = np.where(lengthscales < NO_INFLUENCE, shorter, lengthscales) ** power
+    noise = max(FINER_NOISE * noise_variance, layout.numerics.noise_floor)
+    finer = layout.pack(kernel.with_parameters(changed), noise)
+    return None if np.allclose(finer, theta) else finer
 
 
 def with_capped_lengthscales(layout: ParameterLayout, theta: FloatArray) -> FloatArray:

@@ -1,0 +1,102 @@
+"""Details that only neighbouring values of one input show, of which a random subset of many rows has too few.
+
+Rows that are next to each other in one input are a subset as well: in this input they are as dense as all rows. Where a
+function has details there, or where equal values name groups of rows, a GP that is rough in this input explains them
+better than the best of the search does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearexact.gp.exact import ExactObjective
+from nearexact.gp.hills import are_on_one_hill
+from nearexact.gp.known_optimum import RIVAL, SubsetOptimum
+from nearexact.gp.parameters import LogCoordinates
+from nearexact.gp.rough_scan import MOST_INPUTS, lengthscales, likelihood_at, roughest
+from nearexact.gp.rounds import StartingPoint
+from nearexact.gp.rows import LocalRows
+from nearexact.gp.safety import NumericalError
+from nearexact.gp.starts import START_NOISE, rough_start, unit_start
+from nearexact.typing import FloatArray
+
+if TYPE_CHECKING:
+    from nearexact.gp.search import Search
+
+MOST_FOLLOWED = 2  # inputs
+
+
+def starts_with_details(search: Search, theta: FloatArray, seconds: float = math.inf) -> list[FloatArray]:
+    """θ that explain rows next to each other in one input as well as the best θ so far, in another way.
+
+    Three for each such input: the two roughest starts, and where a rough one leads to on those rows. As far as they are
+    found within so many seconds; none where rows are elsewhere.
+    """
+    data, deadline = search.data, search.timer.clock() + seconds
+    if search.sizes[0] >= data.n or not isinstance(data, LocalRows):
+        return []
+    windows = _Windows(search, data)
+    unit = unit_start(search.layout, START_NOISE)
+    gains: list[tuple[float, int]] = []
+    for d in windows.random.permutation(search.layout.n_inputs)[:MOST_INPUTS]:
+        if search.timer.clock() > deadline:
+            return []
+        window = windows.draw(int(d))
+        if bool((window.X[:, d] != window.X[0, d]).any()):
+            gains.append((roughest(window, unit, int(d))[0] - likelihood_at(window, theta), int(d)))
+    found: list[FloatArray] = []
+    for rank, (gain, d) in enumerate(sorted(gains, reverse=True)[:MOST_FOLLOWED]):
+        if rank and gain < 0.0:
+            break
+        window = windows.draw(d)
+        shortest = lengthscales(window.X[:, d].cpu().numpy())[:-3:-1]
+        finest = [rough_start(search.layout, unit, [d], short=short) for short in shortest]
+        rival = _rival(search, window, theta, [finest[0], roughest(window, unit, d)[1]], deadline)
+        if rival is not None:
+            found += [*finest, rival]
+    return found
+
+
+class _Windows:
+    """Likelihoods of as many rows as the smallest subset has, next to each other in one input."""
+
+    def __init__(self, search: Search, data: LocalRows) -> None:
+        self.search, self.data = search, data
+        self.columns = data.X.cpu().numpy()
+        self.random = np.random.default_rng(0)
+
+    def draw(self, d: int) -> ExactObjective:
+        """Around a row taken at random."""
+        values, rows = self.columns[:, d], self.search.sizes[0]
+        distances = np.abs(values - values[self.random.integers(len(values))])
+        nearest = np.argpartition(distances, rows - 1)[:rows]
+        X, y, noise = self.data.take(nearest)
+        numerics = self.search.numerics
+        return ExactObjective(self.search.layout.kernel, START_NOISE, X, y, row_noise=noise, numerics=numerics)
+
+
+def _rival(
+    search: Search, window: ExactObjective, theta: FloatArray, rough: list[FloatArray], deadline: float
+) -> FloatArray | None:
+    """Where one of the rough starts leads to on these rows, if that explains them as well as where θ leads to."""
+    ends: list[SubsetOptimum] = []
+    for start in [theta, *rough]:
+        seconds = deadline - search.timer.clock()
+        if seconds <= 0.0:
+            return None
+        try:
+            optimum = search.climb(window, StartingPoint(start), seconds)
+        except NumericalError:
+            continue
+        ends.append(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
+    if not ends:
+        return None
+    smooth, *others = ends
+    for other in sorted(others, key=lambda end: -end.likelihood):
+        is_near = other.likelihood >= smooth.likelihood - RIVAL * len(window.y)
+        if is_near and not are_on_one_hill(window, smooth, other):
+            return other.theta
+    return None
