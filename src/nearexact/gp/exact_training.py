@@ -53,6 +53,7 @@ TWO_FACTORISATIONS = 3.0
 # Of what is left after the search, at most, where that is too little to follow a start with all rows to its end: a step
 # with half of the rows takes a sixth of the time, and most of the way is the same.
 POLISHING_SHARE = 0.3
+MOST_PASSES = 2  # over starts made from the best: they may lead to another one
 DETAILS_SHARE = 0.2  # of what is left after that, at most, for a look at details that more rows show
 COMPLETION_SHARE = 0.6  # of what is left in the end, for what the search had no time for
 WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
@@ -271,19 +272,29 @@ class ExactTraining:
     def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
         """Those of the search, what was made from their best, what only more rows show, and the best to its end."""
         starts = self._starts()
+        self._looked_further |= self._has_searched_all_rows
         settings = COARSE if len(starts) > 1 else FINE
         for theta in starts:
             yield theta, settings
-        polished, known = (self.best_theta if settings is FINE else None), self._starts_record.top
-        for theta in self._second_chances():
-            self._made.append(theta)
-            yield theta, FAR
-        for end in self._starts_record.ends_elsewhere(known):  # what they lead to in the same way, they confirm
-            for theta in self._what_more_rows_show(end.theta):
+        polished = self.best_theta if settings is FINE else None
+        revived = self._revived()
+        if revived is not None:
+            self._made.append(revived)
+            yield revived, FAR
+        for _ in range(MOST_PASSES):
+            known = self._starts_record.top
+            further = self._further()
+            # Until all of them are followed, nothing speaks for the best.
+            self._pending += [math.inf] * (len(self.history) - len(self._pending)) + [0.0] * len(further)
+            self._looked_further = True
+            for theta in further:
                 yield theta, FAR
-        for theta in self._with_details():
-            yield theta, FAR
-        self._looked_further = True
+            elsewhere = self._starts_record.ends_elsewhere(known)
+            for end in elsewhere:  # what they lead to in the same way, they confirm
+                for theta in self._what_more_rows_show(end.theta):
+                    yield theta, FAR
+            if not self._starts_record.has_left(known):
+                break
         if self.best_theta is not polished or not self._settled:  # the best may also be what training started from
             yield self.best_theta, FINE
         left_out = self._left_out(starts)
@@ -294,29 +305,34 @@ class ExactTraining:
         for end in self._starts_record.unconfirmed():
             yield end.theta, CLOSER
 
-    def _second_chances(self) -> Iterator[FloatArray]:
-        """The best with its inputs switched on again where that may help, with related values, with finer details."""
+    @property
+    def _has_searched_all_rows(self) -> bool:
+        return bool(self.search.rounds) and self.search.rounds[-1].rows >= self.n
+
+    def _revived(self) -> FloatArray | None:
+        """The best with its inputs switched on again, where that may help."""
         revived = with_all_inputs(self.layout, self.best_theta)
-        if revived is not None and self._best_gradient is not None:
-            gain = gain_by_switching_on(self.layout, self.best_theta, -self._best_gradient, revived)
-            if gain > SETTLED * self.n:
-                yield revived
-        if self.search.rounds and self.search.rounds[-1].rows < self.n:  # else the search has tried the others
-            yield from self._what_more_rows_show(self.best_theta)
+        if revived is None or self._best_gradient is None:
+            return None
+        gain = gain_by_switching_on(self.layout, self.best_theta, -self._best_gradient, revived)
+        return revived if gain > SETTLED * self.n else None
+
+    def _further(self) -> list[FloatArray]:
+        """Starts for what all rows may show and those of the search do not."""
+        if not self.search.rounds or self._has_searched_all_rows:
+            return []
+        made = self._what_more_rows_show(self.best_theta)
+        self._made += made
+        left = self.timer.left() - self._last_model_seconds
+        if self._looked_further or left < self._evaluation_seconds:
+            return made
+        return made + starts_with_details(self.search, self.best_theta, DETAILS_SHARE * left)
 
     def _what_more_rows_show(self, theta: FloatArray) -> list[FloatArray]:
+        """θ with related values, and with finer details."""
         related = with_related_values(self.layout, theta, self.search.gaps)
         finer = with_finer_details(self.layout, theta)
         return [changed for changed in (related, finer) if changed is not None]
-
-    def _with_details(self) -> list[FloatArray]:
-        """Starts that rows next to each other speak for; until they are followed, nothing speaks for the best."""
-        left = self.timer.left() - self._last_model_seconds
-        if not self.search.rounds or self.search.rounds[-1].rows >= self.n or left < self._evaluation_seconds:
-            return []
-        found = starts_with_details(self.search, self.best_theta, DETAILS_SHARE * left)
-        self._pending += [math.inf] * (len(self.history) - len(self._pending)) + [0.0] * len(found)
-        return found
 
     def _left_out(self, followed: list[FloatArray]) -> list[FloatArray]:
         """Starts from what the search had no time for before, if there is time now and anything new is found."""

@@ -61,6 +61,7 @@ MOST_ROWS = 2048  # of the largest subset, of which an evaluation takes a few te
 CONFIRMING = 2  # optima that may confirm what was made from the best
 CHEAP_ROWS = 1024  # a factorisation takes a few hundredths of a second
 FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
+FEWEST_AGREEING = 2  # starts: else more of them are tried
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which the higher one is no news
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
@@ -349,12 +350,15 @@ class Search:
         yield StartingPoint(self.theta0)
         for theta in scanned_starts(self.objective(self.sizes[0]), self.layout.pack(kernel, SMOOTH_NOISE)):
             yield StartingPoint(theta)
-        for number in range(2, MOST_STARTS):
+        at_random = (StartingPoint(random_start(self.layout, smooth, self.random)) for _ in range(2, MOST_STARTS))
+        for number, start in enumerate(at_random, 3):
+            yield start
             if number >= FEWEST_STARTS and self.agreeing >= ENOUGH_AGREEING:
                 break
-            yield StartingPoint(random_start(self.layout, smooth, self.random))
         yield StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
         yield from self._rough_in_one_input(FIRST_ROUGH)
+        while self.agreeing < FEWEST_AGREEING and (start_left := next(at_random, None)) is not None:
+            yield start_left  # a rough start has found what no other has
         yield from self._second_chances()
 
     def carried(self) -> list[SubsetOptimum]:

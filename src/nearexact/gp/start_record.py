@@ -65,9 +65,13 @@ class StartRecord:
         near = [start.end for start in self._own if 0.0 < self.top.likelihood - start.end.likelihood <= most]
         return sorted(near, key=lambda end: -end.likelihood)[:CONFIRMED]
 
+    def has_left(self, known: SubsetOptimum | None) -> bool:
+        """Whether the best is no longer on the hill of what was the best."""
+        return known is not None and self.top is not None and not self._are_one(self.top, known)
+
     def ends_elsewhere(self, known: SubsetOptimum | None) -> list[SubsetOptimum]:
         """If the best is no longer on the hill that was known, ends of starts that have led to neither of both."""
-        if self.top is None or known is None or self._are_one(self.top, known):
+        if known is None or self.top is None or not self.has_left(known):
             return []
         others = [start.end for start in self._own if not self._are_one(start.end, known)]
         others = [end for end in others if not self._are_one(end, self.top)]
