@@ -15,7 +15,8 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.rounds import Round, StartingPoint
 from nearexact.gp.rows import LocalRows, nearest_rows
-from nearexact.gp.search import MOST_CARRIED, MOST_STARTS, Search
+from nearexact.gp.search import MOST_CARRIED, Search
+from nearexact.gp.search_starts import MOST_STARTS
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels import SquaredExponential
@@ -133,7 +134,7 @@ def test_what_a_subset_was_too_short_of_time_for_is_not_forgotten() -> None:
     waiting = [candidate.theta for candidate in cut.carried()]
     assert len(waiting) > 1
     cut.timer = Timer(0.0)  # from here on there is no time but for a first evaluation
-    cut._round(sizes[1], cut._next_starts(sizes[1]))
+    cut._round(sizes[1], cut.starts.following(sizes[1]))
     assert not cut.rounds[-1].finished
     assert len(cut.carried()) >= len(waiting)
     for theta in waiting[1:]:
@@ -174,7 +175,7 @@ def test_what_was_not_tried_speaks_against_every_theta() -> None:
     X = random.normal(size=(300, 3))
     y = np.sin(X[:, 1]) + 0.6 * np.sin(12.0 * X[:, 0]) + 0.05 * random.normal(size=300)
     search = Search(SquaredExponential(), X, (y - y.mean()) / y.std(), seed=0)
-    smooth = itertools.islice(search._first_starts(), 6)
+    smooth = itertools.islice(search.starts.first(), 6)
     search._round(search.sizes[-1], smooth)
     theta = search.candidates[0].theta
     assert search.evidence(theta, math.inf).gain_per_row is not None  # type: ignore[union-attr]
@@ -187,7 +188,7 @@ def test_starts_are_the_same_whatever_values_a_kernel_comes_with() -> None:
     X, y = standardised(60)
     unit = Search(SquaredExponential(), X, y, seed=0)
     far = Search(SquaredExponential([60.0, 2.0, 0.01][: X.shape[1]], 1e6), X, y, seed=0)
-    starts, others = ([start.theta for start in itertools.islice(s._first_starts(), 14)] for s in (unit, far))
+    starts, others = ([start.theta for start in itertools.islice(s.starts.first(), 14)] for s in (unit, far))
     different = [not np.array_equal(a, b) for a, b in zip(starts, others, strict=True)]
     assert sum(different) == 1
     assert np.array_equal(others[different.index(True)], far.theta0)

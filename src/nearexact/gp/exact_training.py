@@ -330,7 +330,7 @@ class ExactTraining:
 
     def _what_more_rows_show(self, theta: FloatArray) -> list[FloatArray]:
         """θ with related values, and with finer details."""
-        related = with_related_values(self.layout, theta, self.search.gaps)
+        related = with_related_values(self.layout, theta, self.search.starts.gaps)
         finer = with_finer_details(self.layout, theta)
         return [changed for changed in (related, finer) if changed is not None]
 

@@ -30,27 +30,14 @@ from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.hills import Hills
 from nearexact.gp.known_optimum import AGREEMENT, RIVAL, KnownOptimum, SubsetOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
-from nearexact.gp.parameter_scan import scanned_starts
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
-from nearexact.gp.rough_scan import RoughScan
 from nearexact.gp.rounds import OpenRound, Round, StartingPoint, Tried
 from nearexact.gp.row_noise import RowNoise, noise_of
 from nearexact.gp.rows import Taken, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, NumericalError, Numerics
-from nearexact.gp.starts import (
-    SMOOTH_NOISE,
-    START_NOISE,
-    Start,
-    random_start,
-    rough_start,
-    unit_start,
-    with_all_inputs,
-    with_finer_details,
-    with_less_influence,
-    with_related_values,
-)
+from nearexact.gp.search_starts import SearchStarts
+from nearexact.gp.starts import START_NOISE, Start
 from nearexact.gp.subsets import subset_order, subset_sizes
-from nearexact.gp.window_scan import starts_with_details
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray
 
@@ -58,13 +45,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_ROWS = 256  # of the smallest subset, at least, where there are as many
 MOST_ROWS = 2048  # of the largest subset, of which an evaluation takes a few tenths of a second
-CONFIRMING = 2  # optima that may confirm what was made from the best
 CHEAP_ROWS = 1024  # a factorisation takes a few hundredths of a second
-FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
-FEWEST_AGREEING = 2  # starts: else more of them are tried
-ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which the higher one is no news
-FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
 CARRIED, MOST_CARRIED = 3, 6  # optima of a subset that go on to the next; more than three only if they are rivals
 OTHER_NOISE = 3.0  # factor between noise variances, from which on two optima explain the data in different ways
 SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
@@ -72,7 +54,6 @@ SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
 # that they are for.
 FEWEST_CURVATURE_ROWS, MOST_CURVATURE_ROWS = 256, 1024
 CURVATURE_SHARE = 0.1  # of the time limit, at most
-DETAILS_SHARE = 0.3  # of the time that is left on the last subset, at most, for a look at details
 # Evaluations on each larger subset that the best of a subset must have time for before others have theirs; but not more
 # than this share of the time that is left when a subset begins: many starts are what finds the right optimum.
 LEADER_EVALUATIONS, LEADER_SHARE = 12, 0.5
@@ -113,14 +94,13 @@ class Search:
         self.data = as_rows(X, y, row_noise)
         self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
         self.numerics, self.polishes, self.on_round = numerics, polishes, on_round
-        self.looks_for_details, self._has_seen_details = looks_for_details, False
+        self.looks_for_details = looks_for_details
         self.timer = Timer(time_limit, clock)
         self.rounds: list[Round] = []
         one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
         self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, one_row)
         self.random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)  # the kernel's own values
-        self._unit = unit_start(self.layout, START_NOISE)
         self.start: FloatArray | None = None
         if start is not None:
             kernel, noise = self.layout.check(start[0]), start[1]
@@ -139,22 +119,17 @@ class Search:
         self._last_ends: list[SubsetOptimum] = []  # of the starts of the last round
         self._dropped = math.inf  # nats per row by which the best of what was not carried on was below the best
         self.open_rounds: list[OpenRound] = []
+        self.starts = SearchStarts(self)
         self._reserved = 0.0  # seconds of the present round that are for larger subsets
         self._look_until = -math.inf  # of the clock: until then hills are told apart whatever the time limit
         self._climbed: FloatArray | None = None  # the last θ from which steps led no higher
         # Optima of the last subset that are not yet tried on this one, and how far below the best they were, per row
-        self._waiting: list[tuple[SubsetOptimum, float]] = []
+        self.waiting: list[tuple[SubsetOptimum, float]] = []
 
     @cached_property
-    def _subset(self) -> Taken:
+    def subset(self) -> Taken:
         """The rows of the largest subset, in the order in which the smaller ones are its beginnings."""
         return self.data.take(subset_order(self.data, self.sizes[-1], self.random))
-
-    @cached_property
-    def gaps(self) -> FloatArray:
-        """Between neighbouring values of each input on the smallest subset: the usual one."""
-        gaps = [np.diff(np.unique(values)) for values in self._subset.X[: self.sizes[0]].T.cpu().numpy()]
-        return np.array([np.median(gap) if len(gap) else 0.0 for gap in gaps])
 
     def run(self) -> None:
         """Go through the subsets, from the next one on, while there is time."""
@@ -162,7 +137,7 @@ class Search:
         for position, rows in enumerate(self.sizes[begun:], begun):
             if position and (not self.rounds or self.timer.left() < FEWEST_EVALUATIONS * self.seconds_of(rows)):
                 break
-            self._round(rows, self._first_starts() if position == 0 else self._next_starts(rows))
+            self._round(rows, self.starts.first() if position == 0 else self.starts.following(rows))
 
     def polish(self, seconds: float) -> None:
         """Climb from the best on the largest subset, for so long at most, where all rows are too dear for many steps.
@@ -184,7 +159,7 @@ class Search:
             logger.debug("the best could not be climbed from on %d rows: %s", rows, error)
             return
         self.earlier += [leader, *others]
-        self._waiting = [(other, (leader.likelihood - other.likelihood) / last.rows) for other in others]
+        self.waiting = [(other, (leader.likelihood - other.likelihood) / last.rows) for other in others]
         self.hills = self._hills(rows)
         tried = Tried(rows, self.hills, finished=False)
         self._compare(objective, tried, start, optimum)
@@ -198,7 +173,7 @@ class Search:
         return (
             len(self.rounds) == len(self.sizes)
             and all(subset.finished for subset in self.rounds)
-            and ("_scan" not in self.__dict__ or self._scan.is_complete)
+            and self.starts.has_looked_everywhere
         )
 
     @property
@@ -210,7 +185,7 @@ class Search:
 
     def objective(self, rows: int) -> ExactObjective:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
-        subset = self._subset
+        subset = self.subset
         data, noise = (subset.X[:rows], subset.y[:rows]), noise_of(subset.row_noise, slice(rows))
         return ExactObjective(self.layout.kernel, START_NOISE, *data, row_noise=noise, numerics=self.numerics)
 
@@ -278,7 +253,7 @@ class Search:
         if not self.rounds[-1].settled:
             self._settle(objective, seconds if leads else 0.5 * seconds)
         climbed = leads and self.rounds[-1].settled
-        for start in ([] if leads else [StartingPoint(theta)]) + list(self._second_chance(theta)):
+        for start in ([] if leads else [StartingPoint(theta)]) + list(self.starts.second_chance(theta)):
             if self.timer.clock() > deadline:
                 return
             try:
@@ -340,27 +315,6 @@ class Search:
         self.flops += optimum.evaluations * exact_flops(rows, self._n_features)
         return optimum
 
-    def _first_starts(self) -> Iterator[StartingPoint]:
-        """What was given, a smooth start, the usual one, other periods, random ones until enough agree, rough ones."""
-        if self.start is not None:
-            yield StartingPoint(self.start)
-        smooth = with_less_influence(self.layout, self._unit)
-        kernel, _ = self.layout.unpack(smooth)
-        yield StartingPoint(self.layout.pack(kernel, SMOOTH_NOISE))
-        yield StartingPoint(self.theta0)
-        for theta in scanned_starts(self.objective(self.sizes[0]), self.layout.pack(kernel, SMOOTH_NOISE)):
-            yield StartingPoint(theta)
-        at_random = (StartingPoint(random_start(self.layout, smooth, self.random)) for _ in range(2, MOST_STARTS))
-        for number, start in enumerate(at_random, 3):
-            yield start
-            if number >= FEWEST_STARTS and self.agreeing >= ENOUGH_AGREEING:
-                break
-        yield StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
-        yield from self._rough_in_one_input(FIRST_ROUGH)
-        while self.agreeing < FEWEST_AGREEING and (start_left := next(at_random, None)) is not None:
-            yield start_left  # a rough start has found what no other has
-        yield from self._second_chances()
-
     def carried(self) -> list[SubsetOptimum]:
         """The optima that go on to more rows: the best, the best that explains the data in another way, the next best.
 
@@ -391,7 +345,7 @@ class Search:
     @property
     def has_left_behind_a_rival(self) -> bool:
         """Whether more rows may have another best: of too many to be carried on, or one that subsets do not show."""
-        return self._dropped <= RIVAL or (self._has_seen_details and self.sizes[-1] < self.data.n)
+        return self._dropped <= RIVAL or (self.starts.has_seen_details and self.sizes[-1] < self.data.n)
 
     def _hills(self, rows: int) -> Hills:
         """None yet; a look at the likelihood takes a quarter of an evaluation."""
@@ -419,57 +373,9 @@ class Search:
     def _noise(self, optimum: SubsetOptimum) -> float:
         return self.layout.unpack(optimum.theta)[1]
 
-    @cached_property
-    def _scan(self) -> RoughScan:
-        return RoughScan(self.objective(self.sizes[0]), self._unit, self.random)
-
-    def _rough_in_one_input(self, most: int) -> Iterator[StartingPoint]:
-        """The most likely ones that were not tried before; if there are none, the first ones again."""
-        again = iter(tuple(self._scan.taken))
-        for _ in range(min(most, self.layout.n_inputs + 1)):
-            theta = self._scan.take(lambda: self.timer.left() - self._reserved > self._evaluation_seconds)
-            tried_before = theta is None
-            theta = next(again, None) if theta is None else theta
-            if theta is not None:
-                yield StartingPoint(theta, is_derived=tried_before)
-
-    def _next_starts(self, rows_now: int) -> Iterator[StartingPoint]:
-        """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
-        carried, rows = self.carried(), self.rounds[-1].rows
-        self.earlier += carried
-        waiting = self._waiting = [(c, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
-        while waiting:
-            optimum = waiting[0][0]
-            yield StartingPoint(optimum.theta, self.curvature(optimum.theta, rows_now), optimum.is_derived)
-            del waiting[0]  # only now, after it was tried
-        if rows_now <= MOST_ROWS:
-            yield from self._rough_in_one_input(NEXT_ROUGH)
-        if self.looks_for_details and rows_now == self.sizes[-1]:
-            for theta in starts_with_details(self, self.candidates[0].theta, DETAILS_SHARE * self.timer.left()):
-                self._has_seen_details = True
-                yield StartingPoint(theta)
-        yield from self._second_chances()
-
-    def _second_chances(self) -> Iterator[StartingPoint]:
-        """That of the best; if it leads higher, those of others, too: where they lead to the same, they confirm it."""
-        best = self.candidates[0]
-        yield from self._second_chance(best.theta)
-        if self.candidates[0] is not best:
-            others = [c for c in self.candidates if not (c.is_derived or c is best or self.hills.are_one(c, best))]
-            for other in others[:CONFIRMING]:
-                for start in self._second_chance(other.theta):
-                    yield start._replace(is_derived=False)
-
-    def _second_chance(self, theta: FloatArray) -> Iterator[StartingPoint]:
-        """θ with its inputs switched on again, with related values where none are, and with finer details."""
-        chances = (
-            with_all_inputs(self.layout, theta),
-            with_related_values(self.layout, theta, self.gaps),
-            with_finer_details(self.layout, theta),
-        )
-        for changed in chances:
-            if changed is not None:
-                yield StartingPoint(changed, is_derived=True)
+    def has_time_for_another(self) -> bool:
+        """Start of the present round, besides what larger subsets need."""
+        return self.timer.left() - self._reserved > self._evaluation_seconds
 
     def seconds_of(self, rows: int) -> float:
         """What an evaluation with so many rows may take."""
@@ -547,12 +453,12 @@ class Search:
 
     def _keep_untried(self, rows: int) -> None:
         """What was not tried on this subset may still win: it counts as being as near to the best as before."""
-        if not self._waiting:
+        if not self.waiting:
             return
         highest = self.candidates[0].likelihood
-        self.candidates += [replace(optimum, likelihood=highest - deficit * rows) for optimum, deficit in self._waiting]
+        self.candidates += [replace(optimum, likelihood=highest - deficit * rows) for optimum, deficit in self.waiting]
         self.candidates[1:] = sorted(self.candidates[1:], key=lambda candidate: -candidate.likelihood)
-        self._waiting = []
+        self.waiting = []
 
     def _record(self, objective: ExactObjective, tried: Tried, settled: bool, seconds: float) -> None:
         best, self._last_ends = self.candidates[0], tried.ends

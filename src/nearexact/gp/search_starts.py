@@ -1,0 +1,132 @@
+"""The starts of a search, subset by subset: smooth ones, random ones, rough ones, and what is made from the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearexact.gp.parameter_scan import scanned_starts
+from nearexact.gp.rough_scan import RoughScan
+from nearexact.gp.rounds import StartingPoint
+from nearexact.gp.starts import (
+    SMOOTH_NOISE,
+    START_NOISE,
+    random_start,
+    rough_start,
+    unit_start,
+    with_all_inputs,
+    with_finer_details,
+    with_less_influence,
+    with_related_values,
+)
+from nearexact.gp.window_scan import starts_with_details
+from nearexact.typing import FloatArray
+
+if TYPE_CHECKING:
+    from nearexact.gp.search import Search
+
+FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
+FEWEST_AGREEING = 2  # starts: else more of them are tried
+ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
+FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
+CONFIRMING = 2  # optima that may confirm what was made from the best
+DETAILS_SHARE = 0.3  # of the time that is left on the last subset, at most, for a look at details
+MOST_ROUGH_ROWS = 2048  # of a subset on which rough starts are tried
+
+
+class SearchStarts:
+    """Those of one search. They depend on what it has found so far."""
+
+    def __init__(self, search: Search) -> None:
+        self.search, self.layout = search, search.layout
+        self._unit = unit_start(search.layout, START_NOISE)
+        self.has_seen_details = False  # that subsets do not show
+
+    @property
+    def has_looked_everywhere(self) -> bool:
+        """Whether no input is left that was to be looked at for details."""
+        return "_scan" not in self.__dict__ or self._scan.is_complete
+
+    @cached_property
+    def gaps(self) -> FloatArray:
+        """Between neighbouring values of each input on the smallest subset: the usual one."""
+        gaps = [np.diff(np.unique(values)) for values in self.search.subset.X[: self.search.sizes[0]].T.cpu().numpy()]
+        return np.array([np.median(gap) if len(gap) else 0.0 for gap in gaps])
+
+    def first(self) -> Iterator[StartingPoint]:
+        """What was given, a smooth start, the usual one, other periods, random ones until enough agree, rough ones."""
+        if self.search.start is not None:
+            yield StartingPoint(self.search.start)
+        smooth = with_less_influence(self.layout, self._unit)
+        noisy = self.layout.pack(self.layout.unpack(smooth)[0], SMOOTH_NOISE)
+        yield StartingPoint(noisy)
+        yield StartingPoint(self.search.theta0)
+        for theta in scanned_starts(self.search.objective(self.search.sizes[0]), noisy):
+            yield StartingPoint(theta)
+        at_random = (random_start(self.layout, smooth, self.search.random) for _ in range(2, MOST_STARTS))
+        for number, theta in enumerate(at_random, 3):
+            yield StartingPoint(theta)
+            if number >= FEWEST_STARTS and self.search.agreeing >= ENOUGH_AGREEING:
+                break
+        yield StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
+        yield from self._rough_in_one_input(FIRST_ROUGH)
+        while self.search.agreeing < FEWEST_AGREEING and (left := next(at_random, None)) is not None:
+            yield StartingPoint(left)  # a rough start has found what no other has
+        yield from self.second_chances()
+
+    @cached_property
+    def _scan(self) -> RoughScan:
+        return RoughScan(self.search.objective(self.search.sizes[0]), self._unit, self.search.random)
+
+    def _rough_in_one_input(self, most: int) -> Iterator[StartingPoint]:
+        """The most likely ones that were not tried before; if there are none, the first ones again."""
+        again = iter(tuple(self._scan.taken))
+        for _ in range(min(most, self.layout.n_inputs + 1)):
+            theta = self._scan.take(self.search.has_time_for_another)
+            tried_before = theta is None
+            theta = next(again, None) if theta is None else theta
+            if theta is not None:
+                yield StartingPoint(theta, is_derived=tried_before)
+
+    def following(self, rows_now: int) -> Iterator[StartingPoint]:
+        """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
+        carried, rows = self.search.carried(), self.search.rounds[-1].rows
+        self.search.earlier += carried
+        waiting = self.search.waiting = [(c, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
+        while waiting:
+            optimum = waiting[0][0]
+            yield StartingPoint(optimum.theta, self.search.curvature(optimum.theta, rows_now), optimum.is_derived)
+            del waiting[0]  # only now, after it was tried
+        if rows_now <= MOST_ROUGH_ROWS:
+            yield from self._rough_in_one_input(NEXT_ROUGH)
+        if self.search.looks_for_details and rows_now == self.search.sizes[-1]:
+            best, seconds = self.search.candidates[0].theta, DETAILS_SHARE * self.search.timer.left()
+            for theta in starts_with_details(self.search, best, seconds):
+                self.has_seen_details = True
+                yield StartingPoint(theta)
+        yield from self.second_chances()
+
+    def second_chances(self) -> Iterator[StartingPoint]:
+        """That of the best; if it leads higher, those of others, too: where they lead to the same, they confirm it."""
+        best = self.search.candidates[0]
+        yield from self.second_chance(best.theta)
+        if self.search.candidates[0] is not best:
+            known = [optimum for optimum in self.search.candidates if not optimum.is_derived and optimum is not best]
+            others = [optimum for optimum in known if not self.search.hills.are_one(optimum, best)]
+            for other in others[:CONFIRMING]:
+                for start in self.second_chance(other.theta):
+                    yield start._replace(is_derived=False)
+
+    def second_chance(self, theta: FloatArray) -> Iterator[StartingPoint]:
+        """θ with its inputs switched on again, with related values where none are, and with finer details."""
+        chances = (
+            with_all_inputs(self.layout, theta),
+            with_related_values(self.layout, theta, self.gaps),
+            with_finer_details(self.layout, theta),
+        )
+        for changed in chances:
+            if changed is not None:
+                yield StartingPoint(changed, is_derived=True)
