@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.search import Search
 from nearexact.gp.window_scan import starts_with_details
 from nearexact.kernels import SquaredExponential
@@ -47,11 +48,12 @@ def test_a_smooth_function_has_none() -> None:
     assert starts_with_details(search, search.candidates[0].theta) == []
 
 
-def test_nothing_is_looked_for_where_the_search_has_seen_all_rows_or_there_is_no_time() -> None:
+def test_nothing_is_looked_for_where_the_search_has_seen_all_rows_and_no_time_is_no_answer() -> None:
     search = searched(*panel(200, 0), rows=200)
     assert starts_with_details(search, search.candidates[0].theta) == []
     search = searched(*ripples(1500), rows=256)
-    assert starts_with_details(search, search.candidates[0].theta, seconds=-1.0) == []
+    with pytest.raises(TimeIsUpError):
+        starts_with_details(search, search.candidates[0].theta, seconds=-1.0)
 
 
 def test_what_only_all_rows_show_ends_what_a_subset_says() -> None:

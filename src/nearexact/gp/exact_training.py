@@ -14,7 +14,7 @@ import numpy as np
 
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
-from nearexact.gp.budget import Timer
+from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.exact import SLOWER_FACTORISATION, TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.known_optimum import RIVAL, KnownOptimum, SubsetOptimum, left_to_gain, until_settled
@@ -286,7 +286,6 @@ class ExactTraining:
             further = self._further()
             # Until all of them are followed, nothing speaks for the best.
             self._pending += [math.inf] * (len(self.history) - len(self._pending)) + [0.0] * len(further)
-            self._looked_further = True
             for theta in further:
                 yield theta, FAR
             elsewhere = self._starts_record.ends_elsewhere(known)
@@ -323,10 +322,15 @@ class ExactTraining:
             return []
         made = self._what_more_rows_show(self.best_theta)
         self._made += made
-        left = self.timer.left() - self._last_model_seconds
-        if self._looked_further or left < self._evaluation_seconds:
+        if self._looked_further:
             return made
-        return made + starts_with_details(self.search, self.best_theta, DETAILS_SHARE * left)
+        left = self.timer.left() - self._last_model_seconds
+        try:
+            found = starts_with_details(self.search, self.best_theta, DETAILS_SHARE * left)
+        except TimeIsUpError:
+            return made
+        self._looked_further = True
+        return made + found
 
     def _what_more_rows_show(self, theta: FloatArray) -> list[FloatArray]:
         """θ with related values, and with finer details."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.parameter_scan import scanned_starts
 from nearexact.gp.rough_scan import RoughScan
 from nearexact.gp.rounds import StartingPoint
@@ -44,11 +45,13 @@ class SearchStarts:
         self.search, self.layout = search, search.layout
         self._unit = unit_start(search.layout, START_NOISE)
         self.has_seen_details = False  # that subsets do not show
+        self._has_looked_at_neighbours = True  # unless there was no time
 
     @property
     def has_looked_everywhere(self) -> bool:
         """Whether no input is left that was to be looked at for details."""
-        return "_scan" not in self.__dict__ or self._scan.is_complete
+        has_scanned = "_scan" not in self.__dict__ or self._scan.is_complete
+        return has_scanned and self._has_looked_at_neighbours
 
     @cached_property
     def gaps(self) -> FloatArray:
@@ -103,11 +106,20 @@ class SearchStarts:
         if rows_now <= MOST_ROUGH_ROWS:
             yield from self._rough_in_one_input(NEXT_ROUGH)
         if self.search.looks_for_details and rows_now == self.search.sizes[-1]:
-            best, seconds = self.search.candidates[0].theta, DETAILS_SHARE * self.search.timer.left()
-            for theta in starts_with_details(self.search, best, seconds):
-                self.has_seen_details = True
-                yield StartingPoint(theta)
+            yield from self._with_details()
         yield from self.second_chances()
+
+    def _with_details(self) -> Iterator[StartingPoint]:
+        """What rows next to each other speak for."""
+        best, seconds = self.search.candidates[0].theta, DETAILS_SHARE * self.search.timer.left()
+        try:
+            found = starts_with_details(self.search, best, seconds)
+        except TimeIsUpError:
+            self._has_looked_at_neighbours = False
+            return
+        self.has_seen_details = bool(found)
+        for theta in found:
+            yield StartingPoint(theta)
 
     def second_chances(self) -> Iterator[StartingPoint]:
         """That of the best; if it leads higher, those of others, too: where they lead to the same, they confirm it."""

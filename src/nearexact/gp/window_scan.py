@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.hills import are_on_one_hill
 from nearexact.gp.known_optimum import RIVAL, SubsetOptimum
@@ -32,8 +33,8 @@ MOST_FOLLOWED = 2  # inputs
 def starts_with_details(search: Search, theta: FloatArray, seconds: float = math.inf) -> list[FloatArray]:
     """θ that explain rows next to each other in one input as well as the best θ so far, in another way.
 
-    Three for each such input: the two roughest starts, and where a rough one leads to on those rows. As far as they are
-    found within so many seconds; none where rows are elsewhere.
+    Three for each such input: the two roughest starts, and where a rough one leads to on those rows. None where rows
+    are elsewhere. TimeIsUpError if so many seconds do not suffice.
     """
     data, deadline = search.data, search.timer.clock() + seconds
     if search.sizes[0] >= data.n or not isinstance(data, LocalRows):
@@ -43,7 +44,7 @@ def starts_with_details(search: Search, theta: FloatArray, seconds: float = math
     gains: list[tuple[float, int]] = []
     for d in windows.random.permutation(search.layout.n_inputs)[:MOST_INPUTS]:
         if search.timer.clock() > deadline:
-            return []
+            raise TimeIsUpError
         window = windows.draw(int(d))
         if bool((window.X[:, d] != window.X[0, d]).any()):
             gains.append((roughest(window, unit, int(d))[0] - likelihood_at(window, theta), int(d)))
@@ -86,7 +87,7 @@ def _rival(
     for start in [theta, *rough]:
         seconds = deadline - search.timer.clock()
         if seconds <= 0.0:
-            return None
+            raise TimeIsUpError
         try:
             optimum = search.climb(window, StartingPoint(start), seconds)
         except NumericalError:
