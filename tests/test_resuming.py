@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nearexact import GPRegressor, SGPRegressor
+from nearexact.gp.search import Search
 from nearexact.gp.sparse import SparseObjective
 from nearexact.kernels import Matern32
 from nearexact.resuming import _round
@@ -75,3 +76,13 @@ def test_who_agrees_by_an_older_count_is_not_known() -> None:
     now = _round({**fields, "agreeing": 3, "support_rows": 100})
     assert now.support == (3, 3)
     assert _round(json.loads(json.dumps(asdict(now)))) == now
+
+
+def test_what_a_search_has_left_open_stays_open() -> None:
+    search = Search(Matern32(), X, Y)
+    search.doubt(looked_everywhere=False, left_behind_a_rival=True)
+    assert not search.starts.has_looked_everywhere
+    assert search.has_left_behind_a_rival
+    search.doubt(looked_everywhere=True, left_behind_a_rival=False)
+    assert search.starts.has_looked_everywhere
+    assert not search.has_left_behind_a_rival

@@ -66,6 +66,8 @@ def _state(training: Training) -> dict[str, Any]:
             "candidates": [[c.theta.tolist(), c.likelihood] for c in search.candidates],
             "rounds": [asdict(r) for r in search.rounds],
             "sizes": search.sizes,
+            "looked_everywhere": search.starts.has_looked_everywhere,
+            "left_behind_a_rival": search.has_left_behind_a_rival,
         }
     )
     return {
@@ -117,6 +119,11 @@ def _restore(training: Training, state: dict[str, Any], path: Path) -> None:
             search.candidates = [SubsetOptimum(np.array(at), float(value)) for at, value in found["candidates"]]
             search.rounds = [_round(fields) for fields in found["rounds"]]
             search.sizes = found["sizes"]  # another memory limit would make another subset
+            # What an older state does not say was not looked at.
+            search.doubt(
+                looked_everywhere=found.get("looked_everywhere") is True,
+                left_behind_a_rival=found.get("left_behind_a_rival") is not False,
+            )
             search.random = np.random.default_rng(state["seed"])  # from which the subset is drawn
         training.seed = state["seed"]  # the next training that goes on draws the same
         training.random.bit_generator.state = state["random"]

@@ -48,7 +48,7 @@ def test_subsets_are_rows_without_repetition_and_hold_neighbours() -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_ends_at_least_as_high_as_from_its_own_values(name: str) -> None:
     X, y = standardised(40)
-    search = Search(KERNELS[name], X, y, seed=0, time_limit=5.0)
+    search = Search(KERNELS[name], X, y, seed=0, time_limit=2.0)
     search.run()
     objective = search.objective(40)
     value, _ = objective(search.theta0)

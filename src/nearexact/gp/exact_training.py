@@ -139,12 +139,12 @@ class ExactTraining:
         self._followed = False  # whether the last start was followed to its end, or nearly so
         # Whether the optimiser was done, or nearly so, where the likelihood is highest. With nothing to do, it is.
         self._settled = self.layout.nothing_is_free
-        self._starts_record = StartRecord(
-            self.objective, self.search, lambda: self.timer.left() > 2.0 * self._last_model_seconds
-        )
+        self._starts_record = StartRecord(self.objective, self.search, self._may_look)
         # How far each optimum of the search was below the best, in nats per row, until it was followed to its end.
         self._pending: list[float] = []
-        self._looked_further = self.layout.nothing_is_free  # for what more rows show than those of the search
+        # Whether what more rows show than those of the search was looked for, and from where.
+        self._looked_further = self.layout.nothing_is_free
+        self._looked_from: SubsetOptimum | None = None
 
     @property
     def flops(self) -> float:
@@ -238,6 +238,7 @@ class ExactTraining:
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`."""
+        self._starts_record.stop_looking()
         if self.best_lml > self._before + SETTLED * self.n:  # the start under way has left the optimum that was known
             self._settled, self._starts_record.top = False, None
         if not self._recorded:
@@ -265,7 +266,8 @@ class ExactTraining:
         if self.layout.nothing_is_free and self.search.rounds:
             support = self.search.rounds[-1].support
         followed = self.search.is_complete and not self.search.has_left_behind_a_rival
-        followed = followed and self._looked_further and min(self._pending, default=math.inf) > RIVAL
+        followed = followed and self._looked_further and not self._starts_record.has_left(self._looked_from)
+        followed = followed and min(self._pending, default=math.inf) > RIVAL
         gain = 0.0 if self._settled and followed else None
         return Evidence(self.n, support[1], support[0], gain, self.best_lml)
 
@@ -282,7 +284,7 @@ class ExactTraining:
             self._made.append(revived)
             yield revived, FAR
         for _ in range(MOST_PASSES):
-            known = self._starts_record.top
+            known = self._looked_from = self._starts_record.top
             further = self._further()
             # Until all of them are followed, nothing speaks for the best.
             self._pending += [math.inf] * (len(self.history) - len(self._pending)) + [0.0] * len(further)
@@ -382,6 +384,11 @@ class ExactTraining:
         starts.insert(0, theta)
         self._pending.insert(0, pending)
 
+    def _may_look(self) -> bool:
+        """Whether there are time and memory for another factorisation besides the model that is held."""
+        has_room = self._has_room or self._model is None
+        return has_room and self.timer.left() > 2.0 * self._last_model_seconds
+
     def _has_time_to_climb(self) -> bool:
         """For an evaluation, and the model at the best θ that is computed in the end."""
         return self.timer.left() - self._last_model_seconds > self._evaluation_seconds
@@ -395,7 +402,7 @@ class ExactTraining:
         self._followed = False
         if not self._has_time_to_climb():
             return TrainingEnd.TIME_LIMIT, "", 0
-        curvature = self.search.curvature(theta, self.n)
+        curvature = None if settings is FAR else self.search.curvature(theta, self.n)
         left = self.timer.left() - self._last_model_seconds
         again, before = theta is self.best_theta and bool(self._starts_record), self.best_lml
         self._before = before

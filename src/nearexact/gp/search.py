@@ -347,6 +347,11 @@ class Search:
         """Whether more rows may have another best: of too many to be carried on, or one that subsets do not show."""
         return self._dropped <= RIVAL or (self.starts.has_seen_details and self.sizes[-1] < self.data.n)
 
+    def doubt(self, *, looked_everywhere: bool, left_behind_a_rival: bool) -> None:
+        """What an earlier search, whose rounds these are, has left open."""
+        self.starts.has_looked_at_neighbours = looked_everywhere
+        self._dropped = 0.0 if left_behind_a_rival else math.inf
+
     def _hills(self, rows: int) -> Hills:
         """None yet; a look at the likelihood takes a quarter of an evaluation."""
 
@@ -363,9 +368,11 @@ class Search:
         best, *others = self.candidates
         rows = self.rounds[-1].rows
         near = [other for other in others if best.likelihood - other.likelihood <= RIVAL * rows]
-        objective, self._look_until = self.objective(rows), math.inf
+        objective, before, self._look_until = self.objective(rows), self._look_until, math.inf
         hill = self.hills.place(objective, best)
-        return any(self.hills.place(objective, other) != hill for other in near)
+        is_there = any(self.hills.place(objective, other) != hill for other in near)
+        self._look_until = before
+        return is_there
 
     def _is_different(self, optimum: SubsetOptimum, other: SubsetOptimum) -> bool:
         return abs(math.log(self._noise(optimum) / self._noise(other))) >= math.log(OTHER_NOISE)

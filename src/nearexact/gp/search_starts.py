@@ -45,13 +45,13 @@ class SearchStarts:
         self.search, self.layout = search, search.layout
         self._unit = unit_start(search.layout, START_NOISE)
         self.has_seen_details = False  # that subsets do not show
-        self._has_looked_at_neighbours = True  # unless there was no time
+        self.has_looked_at_neighbours = True  # unless there was no time
 
     @property
     def has_looked_everywhere(self) -> bool:
         """Whether no input is left that was to be looked at for details."""
         has_scanned = "_scan" not in self.__dict__ or self._scan.is_complete
-        return has_scanned and self._has_looked_at_neighbours
+        return has_scanned and self.has_looked_at_neighbours
 
     @cached_property
     def gaps(self) -> FloatArray:
@@ -78,6 +78,8 @@ class SearchStarts:
         yield from self._rough_in_one_input(FIRST_ROUGH)
         while self.search.agreeing < FEWEST_AGREEING and (left := next(at_random, None)) is not None:
             yield StartingPoint(left)  # a rough start has found what no other has
+        if self.search.looks_for_details and len(self.search.sizes) == 1:
+            yield from self._with_details()
         yield from self.second_chances()
 
     @cached_property
@@ -115,7 +117,7 @@ class SearchStarts:
         try:
             found = starts_with_details(self.search, best, seconds)
         except TimeIsUpError:
-            self._has_looked_at_neighbours = False
+            self.has_looked_at_neighbours = False
             return
         self.has_seen_details = bool(found)
         for theta in found:

@@ -32,6 +32,10 @@ class StartRecord:
         self._hills = Hills(has_time)
         self._starts: list[FollowedStart] = []
 
+    def stop_looking(self) -> None:
+        """After an interruption: what was not looked at agrees with nobody."""
+        self._hills.has_time = lambda: False
+
     def __len__(self) -> int:
         return len(self._starts)
 
@@ -67,15 +71,18 @@ class StartRecord:
 
     def has_left(self, known: SubsetOptimum | None) -> bool:
         """Whether the best is no longer on the hill of what was the best."""
-        return known is not None and self.top is not None and not self._are_one(self.top, known)
+        if known is None or self.top is None or self.top is known:
+            return False
+        return not self._are_one(self.top, known)
 
     def ends_elsewhere(self, known: SubsetOptimum | None) -> list[SubsetOptimum]:
         """If the best is no longer on the hill that was known, ends of starts that have led to neither of both."""
         if known is None or self.top is None or not self.has_left(known):
             return []
-        others = [start.end for start in self._own if not self._are_one(start.end, known)]
-        others = [end for end in others if not self._are_one(end, self.top)]
-        return sorted(others, key=lambda end: -end.likelihood)[:CONFIRMED]
+        hills = {self._hills.place(self.objective, end): end for end in (known, self.top)}
+        for end in sorted((start.end for start in self._own), key=lambda end: -end.likelihood):
+            hills.setdefault(self._hills.place(self.objective, end), end)  # one of each hill
+        return [end for end in hills.values() if end is not known and end is not self.top][:CONFIRMED]
 
     def _are_one(self, one: SubsetOptimum, other: SubsetOptimum) -> bool:
         return self._hills.place(self.objective, one) == self._hills.place(self.objective, other)

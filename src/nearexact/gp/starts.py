@@ -119,8 +119,8 @@ def with_finer_details(layout: ParameterLayout, theta: FloatArray) -> FloatArray
         power = INPUT_POWERS.get(name.rpartition(".")[2])
         if power is not None:
             lengthscales = value ** (1.0 / power)
-            shorter = np.maximum(FINER * lengthscales, layout.numerics.floor)
-            changed[name] = np.where(lengthscales < NO_INFLUENCE, shorter, lengthscales) ** power
+            finer_value = np.where(lengthscales < NO_INFLUENCE, FINER**power * value, value)
+            changed[name] = np.maximum(finer_value, layout.numerics.floor)
     noise = max(FINER_NOISE * noise_variance, layout.numerics.noise_floor)
     finer = layout.pack(kernel.with_parameters(changed), noise)
     return None if np.allclose(finer, theta) else finer

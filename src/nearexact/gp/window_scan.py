@@ -16,6 +16,7 @@ from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.hills import are_on_one_hill
 from nearexact.gp.known_optimum import RIVAL, SubsetOptimum
+from nearexact.gp.optimise import OptimiserEnd
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.rough_scan import MOST_INPUTS, lengthscales, likelihood_at, roughest
 from nearexact.gp.rounds import StartingPoint
@@ -41,18 +42,19 @@ def starts_with_details(search: Search, theta: FloatArray, seconds: float = math
         return []
     windows = _Windows(search, data)
     unit = unit_start(search.layout, START_NOISE)
-    gains: list[tuple[float, int]] = []
+    gains: list[tuple[float, int, ExactObjective]] = []
     for d in windows.random.permutation(search.layout.n_inputs)[:MOST_INPUTS]:
         if search.timer.clock() > deadline:
             raise TimeIsUpError
         window = windows.draw(int(d))
-        if bool((window.X[:, d] != window.X[0, d]).any()):
-            gains.append((roughest(window, unit, int(d))[0] - likelihood_at(window, theta), int(d)))
+        rough = roughest(window, unit, int(d))[0]
+        if math.isfinite(rough) and bool((window.X[:, d] != window.X[0, d]).any()):
+            gains.append((rough - likelihood_at(window, theta), int(d), window))
     found: list[FloatArray] = []
-    for rank, (gain, d) in enumerate(sorted(gains, reverse=True)[:MOST_FOLLOWED]):
+    gains.sort(key=lambda triple: -triple[0])
+    for rank, (gain, d, window) in enumerate(gains[:MOST_FOLLOWED]):
         if rank and gain < 0.0:
             break
-        window = windows.draw(d)
         shortest = lengthscales(window.X[:, d].cpu().numpy())[:-3:-1]
         finest = [rough_start(search.layout, unit, [d], short=short) for short in shortest]
         rival = _rival(search, window, theta, [finest[0], roughest(window, unit, d)[1]], deadline)
@@ -83,21 +85,25 @@ def _rival(
     search: Search, window: ExactObjective, theta: FloatArray, rough: list[FloatArray], deadline: float
 ) -> FloatArray | None:
     """Where one of the rough starts leads to on these rows, if that explains them as well as where θ leads to."""
-    ends: list[SubsetOptimum] = []
-    for start in [theta, *rough]:
-        seconds = deadline - search.timer.clock()
-        if seconds <= 0.0:
-            raise TimeIsUpError
-        try:
-            optimum = search.climb(window, StartingPoint(start), seconds)
-        except NumericalError:
-            continue
-        ends.append(SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value))
-    if not ends:
-        return None
-    smooth, *others = ends
-    for other in sorted(others, key=lambda end: -end.likelihood):
+    smooth, *others = (_climbed(search, window, start, deadline) for start in [theta, *rough])
+    for other in sorted((end for end in others if end is not None), key=lambda end: -end.likelihood):
+        if smooth is None:
+            return other.theta
         is_near = other.likelihood >= smooth.likelihood - RIVAL * len(window.y)
         if is_near and not are_on_one_hill(window, smooth, other):
             return other.theta
     return None
+
+
+def _climbed(search: Search, window: ExactObjective, theta: FloatArray, deadline: float) -> SubsetOptimum | None:
+    """Where θ leads to on these rows, if it can be computed there."""
+    seconds = deadline - search.timer.clock()
+    if seconds <= 0.0:
+        raise TimeIsUpError
+    try:
+        optimum = search.climb(window, StartingPoint(theta), seconds)
+    except NumericalError:
+        return None
+    if optimum.reason is OptimiserEnd.TIME_LIMIT:
+        raise TimeIsUpError
+    return SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
