@@ -145,7 +145,7 @@ def main() -> None:
     options.add_argument("--first", type=int, default=0, help="number of the first table")
     options.add_argument("--estimators", nargs="+", default=["GPRegressor", "SGPRegressor"])
     options.add_argument("--time-limits", type=float, nargs="+", default=[20.0])
-    options.add_argument("--output", type=Path, default=RESULTS)
+    options.add_argument("--output", type=Path, default=RESULTS, help="written anew")
     given = options.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     results = []
