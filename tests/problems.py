@@ -50,6 +50,14 @@ def standardised(n: int, seed: int = 0, d: int = 3) -> tuple[np.ndarray, np.ndar
     return X, (y - y.mean()) / y.std()
 
 
+def wide_table(rows: int, inputs: int, seed: int = 0, noise: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs that are mixtures of three factors, as the channels of a spectrum are, and a function of one factor."""
+    rng = np.random.default_rng(seed)
+    factors = rng.normal(size=(rows, 3))
+    X = factors @ rng.normal(size=(3, inputs)) + 0.3 * rng.normal(size=(rows, inputs))
+    return X / X.std(0), np.sin(factors[:, 0]) + noise * rng.normal(size=rows)
+
+
 def many_inputs(n: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Inputs that all matter a little: from unit lengthscales, every row is far from every other."""
     rng = np.random.default_rng(seed)

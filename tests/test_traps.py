@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from nearexact import GPRegressor, SGPRegressor
 from nearexact.certificate import NEAR_EXACT
 from nearexact.kernels import Linear, Periodic, SquaredExponential
+from tests.problems import wide_table
 
 Data = tuple[np.ndarray, np.ndarray]
 NEAR = 0.01  # nats per point
@@ -89,6 +90,16 @@ def test_what_few_rows_of_noise_gain_by_chance_is_still_noise(rows: int, inputs:
         random = np.random.default_rng(seed)
         model = GPRegressor(random_state=seed).fit(random.normal(size=(rows, inputs)), random.normal(size=rows))
         assert model.certificate_.verdict == "no better than noise"
+
+
+@pytest.mark.parametrize("estimator", [GPRegressor, SGPRegressor])
+def test_a_clear_function_of_more_inputs_than_rows_is_not_called_noise(estimator: type[SGPRegressor]) -> None:
+    X, y = wide_table(rows=100, inputs=120, noise=0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = estimator(random_state=0, time_limit=60).fit(X[:60], y[:60])
+    assert model.score(X[60:], y[60:]) > 0.5
+    assert model.certificate_.verdict != "no better than noise"
 
 
 @pytest.mark.parametrize("estimator", [GPRegressor, SGPRegressor])

@@ -183,13 +183,13 @@ def judge(
     n: int,
     *,
     elbo: float | None = None,
-    parameters: int | None = None,
+    parameters: float | None = None,
 ) -> Verdict:
     """The verdict on a model with these bounds at its own θ; `confirm` asks whether this is the θ to be at.
 
     `elbos` are those of growing M, which must have led to this model; `noise_only` is the log likelihood of the
-    constant predictor. `elbo` is the model's own, if `lower` is another bound; `parameters` is how many its kernel has.
-    Noise comes first: a model that explains nothing is near to the exact one that explains nothing.
+    constant predictor. `elbo` is the model's own, if `lower` is another bound; `parameters` is how many count
+    against it. Noise comes first: a model that explains nothing is near to the exact one that explains nothing.
     """
     elbo = lower if elbo is None else elbo
     if explains_nothing(elbo, noise_only, n, parameters):

@@ -17,6 +17,9 @@ class Evidence:
     agreeing: int  # of these that have ended near the best of all
     gain_per_row: float | None  # nats by which the exact likelihood of these rows is higher elsewhere, if known
     likelihood: float  # the highest exact log marginal likelihood of these rows that any start has reached
+    # How many parameters a likelihood must pay for before it is better than noise, where these are fewer than those of
+    # the kernel: a simpler form of it explains more than chance would.
+    price: float | None = None
 
     def in_words(self, n: int) -> str:
         """For a model of n rows."""

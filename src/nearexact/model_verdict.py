@@ -21,7 +21,7 @@ def verdict_on(
     is_exact: bool,
 ) -> Verdict:
     """The verdict on a model: what is proved at its θ next to the constant predictor, and what speaks for this θ."""
-    n, parameters = bounds.n, history[-1].kernel.size if history else None
+    n, parameters = bounds.n, _price(history, evidence)
     steps = [stage.objective for stage in history if stage.complete and stage.n == n]
     verdict = judge(bounds.lower, bounds.upper, steps, constant, n, elbo=objective, parameters=parameters)
     cut_short = bool(history) and history[-1].end in (StageEnd.TIME_LIMIT, StageEnd.INTERRUPTED)
@@ -29,6 +29,13 @@ def verdict_on(
         return "not reached"  # the bound is low because the training has hardly begun
     verdict = confirm(verdict, bounds.lower, n, evidence)
     return "exact" if verdict == "certified" and is_exact else verdict
+
+
+def _price(history: Sequence[Stage], evidence: Evidence | None) -> float | None:
+    """How many parameters a likelihood must pay for before it is better than noise."""
+    if not history:
+        return None
+    return history[-1].kernel.size if evidence is None or evidence.price is None else evidence.price
 
 
 def verdict_so_far(training: Training, evidence: Evidence | None) -> Verdict:

@@ -39,7 +39,7 @@ def standardised_likelihood(n: int | None) -> float:
     return math.nan if n is None else gaussian_log_likelihood(1.0, n)
 
 
-def explains_nothing(elbo: float, noise_only: float, n: int, parameters: int | None = None) -> bool:
+def explains_nothing(elbo: float, noise_only: float, n: int, parameters: float | None = None) -> bool:
     """Whether a bound on the log marginal likelihood of n targets is no better than what noise alone reaches.
 
     `parameters` is how many the kernel has, where they were fitted to these targets and their number is known.

@@ -23,10 +23,11 @@ from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, mi
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.rounds import Round
-from nearexact.gp.row_noise import RowNoise
+from nearexact.gp.row_noise import RowNoise, noise_only
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.search import FIRST_ROWS, Search
 from nearexact.gp.search_completion import complete_search
+from nearexact.gp.simpler_forms import least_price
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.start_record import StartRecord
 from nearexact.gp.starts import (
@@ -40,6 +41,7 @@ from nearexact.gp.starts import (
 from nearexact.gp.window_scan import starts_with_details
 from nearexact.kernels.base import Kernel
 from nearexact.limits import memory_budget
+from nearexact.noise_only import explains_nothing
 from nearexact.typing import FloatArray, MemoryLimit
 
 logger = logging.getLogger(__name__)
@@ -269,7 +271,15 @@ class ExactTraining:
         followed = followed and self._looked_further and not self._starts_record.has_left(self._looked_from)
         followed = followed and min(self._pending, default=math.inf) > RIVAL
         gain = 0.0 if self._settled and followed else None
-        return Evidence(self.n, support[1], support[0], gain, self.best_lml)
+        return Evidence(self.n, support[1], support[0], gain, self.best_lml, self._price())
+
+    def _price(self) -> float | None:
+        """How many parameters a likelihood must pay for, where these are fewer than those of the kernel."""
+        size, noise = self.layout.kernel.size, noise_only(self.objective.y, self.objective.row_noise)
+        if not self.search.rounds or not explains_nothing(self.best_lml, noise, self.n, size):
+            return None
+        price = least_price(self.search.objective(self.search.rounds[0].rows), self.best_theta)
+        return price if price < size else None
 
     def _all_starts(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
         """Those of the search, what was made from their best, what only more rows show, and the best to its end."""

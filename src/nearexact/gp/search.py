@@ -32,13 +32,15 @@ from nearexact.gp.known_optimum import AGREEMENT, RIVAL, KnownOptimum, SubsetOpt
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.rounds import OpenRound, Round, StartingPoint, Tried
-from nearexact.gp.row_noise import RowNoise, noise_of
+from nearexact.gp.row_noise import RowNoise, noise_of, noise_only
 from nearexact.gp.rows import Taken, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, NumericalError, Numerics
 from nearexact.gp.search_starts import SearchStarts
+from nearexact.gp.simpler_forms import least_price
 from nearexact.gp.starts import START_NOISE, Start
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels.base import Kernel
+from nearexact.noise_only import explains_nothing
 from nearexact.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -240,7 +242,26 @@ class Search:
             and (last.rows >= self.data.n or not (self.has_rival() or self.has_left_behind_a_rival))
         )
         agreeing, starts = last.support
-        return Evidence(last.rows, starts, agreeing, gain if is_known else None, self.candidates[0].likelihood)
+        known_gain = gain if is_known else None
+        return Evidence(last.rows, starts, agreeing, known_gain, self.candidates[0].likelihood, self.price(theta))
+
+    def price(self, theta: FloatArray) -> float | None:
+        """How many parameters a likelihood must pay for, where these are fewer than those of the kernel.
+
+        None also where nothing needs to be paid for: the best of the search explains more than chance in any case.
+        """
+        if not self.explains_nothing():
+            return None
+        price = least_price(self.objective(self.rounds[0].rows), theta)
+        return price if price < self.layout.kernel.size else None
+
+    def explains_nothing(self, price: float | None = None) -> bool:
+        """Whether the exact likelihood of the last subset was no better than noise wherever the search has looked."""
+        last = self.objective(self.rounds[-1].rows)
+        parameters = self.layout.kernel.size if price is None else price
+        return explains_nothing(
+            self.candidates[0].likelihood, noise_only(last.y, last.row_noise), len(last.y), parameters
+        )
 
     def _climb_from(self, theta: FloatArray, seconds: float) -> None:
         """See whether steps from here lead to a higher likelihood than the best so far, and let the best settle."""

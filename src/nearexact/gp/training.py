@@ -34,7 +34,7 @@ from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.rounds import Round
-from nearexact.gp.row_noise import RowNoise, noise_only
+from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.rows import LocalRows, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repairs
 from nearexact.gp.schedule import SCHEDULE, check_max_inducing, checked_schedule, ends_early, inducing_schedule
@@ -131,6 +131,7 @@ class Training:
         self.after_stage: Callable[[], None] = lambda: None  # called after each M but the last
         self.seed = seed
         self._evidence: tuple[FloatArray, Evidence] | None = None  # the last one, and the θ that it is about
+        self._priced: tuple[FloatArray, float | None] | None = None  # the best of the search, and its price
         self._is_interrupted = False
         self._earlier = 0.0  # seconds of training that this one goes on from
         self._make_objective = partial(SparseObjective, bound=bound) if self.tight else objective
@@ -244,9 +245,17 @@ class Training:
         """Whether the exact likelihood of a subset was no better than noise wherever the search has looked."""
         if self.search is None or not self.search.rounds:
             return False
-        subset = self.search.objective(self.search.rounds[-1].rows)
-        likelihood, parameters = self.search.candidates[0].likelihood, self.layout.kernel.size
-        return explains_nothing(likelihood, noise_only(subset.y, subset.row_noise), len(subset.y), parameters)
+        return self.search.explains_nothing(self._price)
+
+    @property
+    def _price(self) -> float | None:
+        """How many parameters a likelihood must pay for, where these are fewer than those of the kernel."""
+        if self.search is None or not self.search.rounds:
+            return None
+        best = self.search.candidates[0].theta
+        if self._priced is None or self._priced[0] is not best:
+            self._priced = best, self.search.price(best)
+        return self._priced[1]
 
     # ---- one M -----------------------------------------------------------------------------------------------------
 
@@ -448,7 +457,8 @@ class Training:
         self.budget.sweep.measured(m, (self.seconds() - selected) * n / len(sample))
 
     def _explains_nothing(self, candidate: Candidate) -> bool:
-        return explains_nothing(candidate.objective, self.noise_only, self.data.n, self.layout.kernel.size)
+        price = self.layout.kernel.size if self._price is None else self._price
+        return explains_nothing(candidate.objective, self.noise_only, self.data.n, price)
 
     def _cold_seconds(self, m: int) -> float:
         """What an M may take from the first θ, if it takes as many evaluations as the one before."""
