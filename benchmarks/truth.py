@@ -1,7 +1,7 @@
 """How many verdicts of near-exactness are false? On subsets small enough to know the exact GP.
 
     NEAREXACT_DATA=<folder> python benchmarks/truth.py [--tables <folder>] [--rows 1275 4000] [--seeds 3] [--names a,b]
-        [--estimators GPRegressor SGPRegressor] [--time-limits 20 60] [--references <file>]
+        [--first-seed 0] [--estimators GPRegressor SGPRegressor] [--time-limits 20 60] [--references <file>]
 
 The reference is the highest exact log marginal likelihood that anybody finds on the same rows: an exact GP from the
 search's starts with another seed, and from the hyperparameters of every model under test. A verdict is false where
@@ -128,6 +128,7 @@ def main() -> None:
     options.add_argument("--tables", type=Path)
     options.add_argument("--rows", type=int, nargs="+", default=[1275])
     options.add_argument("--seeds", type=int, default=1)
+    options.add_argument("--first-seed", type=int, default=0)
     options.add_argument("--names", default="")
     options.add_argument("--estimators", nargs="+", default=["GPRegressor", "SGPRegressor"])
     options.add_argument("--time-limits", type=float, nargs="+", default=[20.0])
@@ -142,7 +143,7 @@ def main() -> None:
         known[key_of(outcome)] = max(outcome["best"], known.get(key_of(outcome), -math.inf))
     done = {(r["problem"], r["seed"], r["asked_rows"], r["time_limit"], r["estimator"]) for r in results}
     for rows in [] if given.table else given.rows:
-        for seed in range(given.seeds):
+        for seed in range(given.first_seed, given.first_seed + given.seeds):
             for name, data in problems(rows, seed, given.tables):
                 if given.names and name not in given.names.split(","):
                     continue

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from nearexact.certificate import NEAR_EXACT, Certificate, Verdict, confirm, judge
+from nearexact.certificate import NEAR_EXACT, Certificate, Doubt, Verdict, confirm, doubt_about, judge
 from nearexact.evidence import Evidence
 from nearexact.gp import Interval, LikelihoodBounds
 from nearexact.verdict_colours import PALETTES, VERDICT_KINDS
@@ -116,3 +116,10 @@ def test_near_exactness_needs_evidence_for_the_hyperparameters(evidence: Evidenc
     for verdict in get_args(Verdict):
         expected = verdict if supported or verdict not in NEAR_EXACT else "not reached"
         assert confirm(verdict, -500.0, 1000, evidence) == expected
+
+
+def test_time_is_to_blame_where_no_two_starts_were_followed() -> None:
+    assert doubt_about(Evidence(1000, 0, 0, None, -495.0), -500.0, N) is Doubt.STILL_RISING
+    assert doubt_about(Evidence(1000, 1, 1, None, -495.0), -500.0, N) is Doubt.STILL_RISING
+    assert doubt_about(Evidence(1000, 6, 1, None, -495.0), -500.0, N) is Doubt.FOUND_ONCE
+    assert "no time to follow any start" in Evidence(1000, 0, 0, None, -495.0).in_words(N)

@@ -6,6 +6,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nearexact.busy_machines import wait_patiently
+
 if TYPE_CHECKING:
     from nearexact import gp, kernels
     from nearexact.certificate import Certificate
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Certificate", "CertifiedPredictions", "GPRegressor", "SGPRegressor", "gp", "kernels", "load"]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the user wants to see it
+
+wait_patiently()  # before anything imports torch
 
 # Imported when they are first used: torch takes seconds to import, and a report of a benchmark does not need it.
 _HOMES = {

@@ -233,12 +233,15 @@ def doubt_about(evidence: Evidence | None, lower: float, n: int) -> Doubt | None
     """
     if evidence is None:
         return Doubt.NOT_COMPARED
+    gain = math.nan if evidence.gain_per_row is None else evidence.gain_per_row
+    if math.isnan(gain) and evidence.starts <= 1:
+        return Doubt.STILL_RISING  # there was no time for others to agree
     if evidence.agreeing < FEWEST_AGREEING:
         return Doubt.FOUND_ONCE
-    if evidence.gain_per_row is None or math.isnan(evidence.gain_per_row):
+    if math.isnan(gain):
         return Doubt.STILL_RISING
     if evidence.rows < n:
-        return None if SUBSET_CAUTION * evidence.gain_per_row <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE
-    if evidence.gain_per_row > CERTIFIED_GAP:
+        return None if SUBSET_CAUTION * gain <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE
+    if gain > CERTIFIED_GAP:
         return Doubt.BETTER_ELSEWHERE
     return None if evidence.likelihood - lower <= CERTIFIED_GAP * n else Doubt.BOUND_TOO_LOW

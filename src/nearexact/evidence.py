@@ -24,6 +24,8 @@ class Evidence:
     def in_words(self, n: int) -> str:
         """For a model of n rows."""
         share = "all rows" if self.rows >= n else f"{self.rows} of {n} rows"
+        if self.starts == 0:
+            return f"there was no time to follow any start to its end on {share}"
         searched = f"{self.agreeing} of {self.starts} starts agree on the exact likelihood of {share}"
         if self.gain_per_row is None:
             return f"{searched}, but there was no time to follow all of them to their end"

@@ -60,7 +60,7 @@ def evidence(*, agreeing: int = 5, gain: float = 0.001, rows: int = N // 2, like
     """What a point of a trace says of a search with nine starts; as it is, it speaks for the point's θ."""
     return {
         "evidence_rows": rows, "evidence_starts": 9, "evidence_agreeing": agreeing, "evidence_gain_per_row": gain,
-        "evidence_likelihood": likelihood,
+        "evidence_likelihood": likelihood, "evidence_price": math.nan,
     }  # fmt: skip
 
 

@@ -245,6 +245,7 @@ def test_an_estimate_proves_nothing() -> None:
 def test_what_cannot_be_evidence_is_none() -> None:
     sound = evidence()
     assert recorded_evidence(sound) == Evidence(500, 9, 5, 0.001, 0.0)
+    assert recorded_evidence(sound | {"evidence_price": 2.0}) == Evidence(500, 9, 5, 0.001, 0.0, 2.0)
     for damaged in ({"evidence_rows": math.nan}, {"evidence_agreeing": 10}, {"evidence_starts": math.inf}):
         assert recorded_evidence(sound | damaged) is None
 

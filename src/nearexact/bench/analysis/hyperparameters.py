@@ -31,11 +31,11 @@ Split = tuple[str, int]  # data set and seed
 
 def recorded_evidence(point: Any) -> Evidence | None:
     """What a point of a trace says about its θ; None if it says nothing, or nothing that can be right."""
-    rows, starts, agreeing, gain_per_row, likelihood = (float(point[name]) for name in EVIDENCE)
+    rows, starts, agreeing, gain_per_row, likelihood, price = (float(point[name]) for name in EVIDENCE)
     if not (rows >= 1.0 and starts >= agreeing >= 0.0 and math.isfinite(rows) and math.isfinite(starts)):
         return None
-    gain = None if math.isnan(gain_per_row) else gain_per_row
-    return Evidence(int(rows), int(starts), int(agreeing), gain, likelihood)
+    gain, paid = (None if math.isnan(value) else value for value in (gain_per_row, price))
+    return Evidence(int(rows), int(starts), int(agreeing), gain, likelihood, paid)
 
 
 def in_short(evidence: Evidence, n: int) -> str:
@@ -47,6 +47,8 @@ def in_short(evidence: Evidence, n: int) -> str:
         if gain is None
         else f"{gain if gain >= LEAST_SHOWN else 0.0:.2g} nats per row left"
     )
+    if evidence.starts == 0:
+        return f"no start was followed to its end{rows}"
     return f"{evidence.agreeing} of {evidence.starts} starts agree{rows}, {left}"
 
 
@@ -54,7 +56,7 @@ def doubt(evidence: Evidence | None) -> str:
     """Why a run's own search does not speak for its θ."""
     if evidence is None:
         return "there was no search"
-    if evidence.agreeing < FEWEST_AGREEING:
+    if evidence.agreeing < FEWEST_AGREEING and evidence.starts > 1:
         return "the starts of its search do not agree"
     return (
         "there was no time to follow all of them to their end"

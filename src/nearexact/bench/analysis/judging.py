@@ -144,7 +144,8 @@ class _Verdicts:
         for k, complete in enumerate(ends["complete"]):
             steps += [elbo[k]] if complete and grows else []
             estimate, evidence = estimates[k], recorded_evidence(ends.iloc[k])
-            own, parameters = elbo[k] if estimate is None else estimate.value, size.parameters
+            own = elbo[k] if estimate is None else estimate.value
+            parameters = size.parameters if evidence is None or evidence.price is None else evidence.price
             at_theta.append(judge(lower[k], upper[k], steps, size.noise_only, size.n, elbo=own, parameters=parameters))
             verdict = at_theta[k]
             if has_evidence:
