@@ -41,7 +41,7 @@ def test_products_and_bounds_are_those_of_rows_that_are_here(client: Any, kernel
     for rows in (there, here):
         objective = SparseObjective(kernel, S, rows, None, here.X[:20])
         f = objective.factorise(*objective.layout.unpack(objective.theta0), residuals=True)
-        product, solve, _ = system_of(objective, f)
+        product, solve, *_ = system_of(objective, f)
         V = torch.from_numpy(np.random.default_rng(0).normal(size=(N, 2)))
         steps = [step.bounds for step, _ in zip(conjugate_gradients(objective, f), range(5), strict=False)]
         found.append((product(V, lambda: None), *solve(V, lambda: None), steps))

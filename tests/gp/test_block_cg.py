@@ -181,3 +181,22 @@ def test_check_ends_the_iterations_and_on_iteration_sees_each() -> None:
     with pytest.raises(TimeIsUpError):
         solve(K, P, columns(len(K), 2), check=check, on_iteration=lambda solution: seen.append(solution.iterations))
     assert seen == [1, 2, 3]
+
+
+def test_a_preconditioner_that_has_lost_its_digits_is_no_convergence() -> None:
+    """Of rᵀP⁻¹r nothing may be left but rounding errors, which look like a residual of zero."""
+    K, _ = matrices()
+    B = columns(len(K), 2)
+    options = {"tolerance": 1e-4, "most_iterations": 50, "rounding": 1e-6}
+    with pytest.raises(NotConvergedError, match="rounding errors"):
+        block_cg(lambda D: K @ D, lambda R: -1e-9 * R, B, **options)  # type: ignore[arg-type]
+
+
+def test_what_rounding_may_hide_counts_as_if_it_were_there() -> None:
+    K, P = matrices()
+    B = columns(len(K), 3)
+    plain, careful = solve(K, P, B, tolerance=1e-6), solve(K, P, B, tolerance=1e-6, rounding=0.5)
+    squares = careful.residuals.square().sum(0)
+    computed = (careful.residuals * torch.linalg.solve(P, careful.residuals)).sum(0)
+    assert torch.allclose(careful.residual_bounds, computed + 0.5 * squares, rtol=1e-6)
+    assert bool((plain.residual_bounds <= 1e-6 * (B * torch.linalg.solve(P, B)).sum(0)).all())

@@ -17,6 +17,8 @@ from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import SETTLED, IterativeTraining
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
+from nearexact.gp.rounding import MOST_LOST, lost_share
+from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import Search
 from nearexact.gp.stages import Progress, StageEnd, TrainingEnd
 from nearexact.gp.stored_kernel import Storage, stored_bytes
@@ -347,3 +349,29 @@ def test_the_same_seed_gives_the_same_model(trained: IterativeTraining) -> None:
     again.run()
     assert again.bounds() == trained.bounds()
     assert again.posterior().kernel == trained.posterior().kernel
+
+
+def test_no_value_comes_from_a_preconditioner_without_digits() -> None:
+    """With a signal of 1e13 times the noise, P⁻¹r is nothing but rounding errors, and any v seems to solve K̂v = y."""
+    X, y = rough()
+    kernel = SquaredExponential([50.0, 50.0], 1e9)
+    with pytest.raises(NumericalError, match="times the noise variance"):
+        IterativeObjective(kernel, 1e-4, X, y, X[:60]).estimate(kernel.for_inputs(2), 1e-4)
+
+
+def test_training_stays_where_there_are_digits_on_a_linear_function_without_noise() -> None:
+    """The likelihood rises as the signal variance grows without end: models on the way must be models, too."""
+    X = np.random.default_rng(0).normal(size=(400, 4))
+    y = X @ [1.0, 2.0, -1.0, 0.5] + 0.01 * np.sin(9.0 * X[:, 0])
+    y = (y - y.mean()) / y.std()
+    errors: list[float] = []
+
+    def keep(progress: Progress) -> None:
+        errors.append(float((progress.posterior().predict(training.X)[0] - training.y).square().mean().sqrt()))
+
+    training = IterativeTraining(SquaredExponential(), X, y, seed=0, time_limit=8.0, on_step=keep)
+    training.run()
+    posterior = training.posterior()
+    variance = float(posterior.kernel.parameters["variance"])
+    assert lost_share(variance * len(y), posterior.noise_variance) <= 1.001 * MOST_LOST
+    assert max(errors) < 0.05

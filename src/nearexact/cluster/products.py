@@ -36,7 +36,8 @@ def system(sweeps: ClusterSweeps, objective: SparseObjective, f: Factorisation) 
     targets = cluster.results([cluster.task(operator.itemgetter(1), block) for block in sweeps.rows.blocks])
     y = torch.from_numpy(np.concatenate(targets))
     product = ClusterProduct(sweeps.rows, f.kernel, f.noise_variance)
-    return System(product, ClusterPreconditioner(sweeps, objective, f).solve, y)
+    precondition = ClusterPreconditioner(sweeps, objective, f)
+    return System(product, precondition.solve, y, precondition.rounding)
 
 
 class ClusterProduct:

@@ -50,6 +50,7 @@ def block_cg(
     tolerance: float | Tensor,
     most_iterations: int,
     exact_multiply: Columns | None = None,
+    rounding: float = 0.0,
     check: Callable[[], None] = lambda: None,
     on_iteration: Callable[[BlockSolution], None] | None = None,
 ) -> BlockSolution:
@@ -58,10 +59,11 @@ def block_cg(
     `multiply` makes products with K̂, `precondition` those with P⁻¹. Where products are made in low precision,
     `exact_multiply` makes them in full: the residuals are then computed again with it, and the iterations begin again
     from there until these are as small as they should be. Iterations that do not get there raise NotConvergedError.
+    `rounding` is by how much rᵀP⁻¹r may be off for each rᵀr: it counts as if it were there.
     The coefficients are those of the first pass, as only they belong to B. `check` is called before each product; an
     exception that it raises ends the iterations. What `on_iteration` gets, the next iteration changes.
     """
-    run = _Run(multiply, precondition, B, tolerance, most_iterations, check, on_iteration)
+    run = _Run(multiply, precondition, B, tolerance, most_iterations, rounding, check, on_iteration)
     run.iterate()
     before = math.inf
     while exact_multiply is not None:
@@ -86,10 +88,12 @@ class _Run:
         B: Tensor,
         tolerance: float | Tensor,
         most_iterations: int,
+        rounding: float,
         check: Callable[[], None],
         on_iteration: Callable[[BlockSolution], None] | None,
     ) -> None:
         self.multiply, self.precondition, self.most_iterations = multiply, precondition, most_iterations
+        self.rounding = rounding
         self.check, self.on_iteration = check, on_iteration
         self.columns, self.iterations = torch.zeros_like(B), 0
         self.alphas: list[Tensor] = []  # [C] each
@@ -100,7 +104,12 @@ class _Run:
     def restart(self, residuals: Tensor) -> None:
         """Begin again from these residuals, with no direction remembered."""
         self.residuals, self.directions = residuals, self.precondition(residuals)
-        self.bounds = _dots(residuals, self.directions)
+        self.squares = _dots(residuals, self.directions).clamp_(min=0.0)  # rᵀP⁻¹r as computed  [C]
+        self.bounds = self._bounds(residuals, self.squares)
+
+    def _bounds(self, residuals: Tensor, squares: Tensor) -> Tensor:
+        """Not less than rᵀP⁻¹r, whatever rounding errors have made of it."""
+        return squares + self.rounding * _dots(residuals, residuals)
 
     @property
     def excess(self) -> float:
@@ -127,19 +136,22 @@ class _Run:
         directions = self.directions if everything else self.directions[:, which]
         products = self.multiply(directions)
         self.iterations += 1
-        curvatures, bounds = _dots(directions, products), self.bounds[which]
+        curvatures, squares = _dots(directions, products), self.squares[which]
         if not (bool((curvatures > 0.0).all()) and bool(curvatures.isfinite().all())):
             raise NotConvergedError(f"K + sI is not positive definite in these digits: {ADVICE}", self.solution())
-        alpha = bounds / curvatures
+        if not bool((squares > 0.0).all()):
+            raise NotConvergedError(f"nothing but rounding errors is left of P⁻¹: {ADVICE}", self.solution())
+        alpha = squares / curvatures
         residuals = (self.residuals if everything else self.residuals[:, which]) - alpha * products
         solved = self.precondition(residuals)
         # Rounding can make this negative where only rounding errors are left.
-        new_bounds = _dots(residuals, solved).clamp_(min=0.0)
-        beta = new_bounds / bounds
+        new_squares = _dots(residuals, solved).clamp_(min=0.0)
+        beta = new_squares / squares
         self.columns.index_add_(1, which, directions * alpha)
         self.residuals.index_copy_(1, which, residuals)
         self.directions.index_copy_(1, which, solved.addcmul_(directions, beta))
-        self.bounds = self.bounds.index_copy(0, which, new_bounds)
+        self.squares = self.squares.index_copy(0, which, new_squares)
+        self.bounds = self.bounds.index_copy(0, which, self._bounds(residuals, new_squares))
         if records:
             zeros = torch.zeros_like(self.bounds)
             self.alphas.append(zeros.index_copy(0, which, alpha))

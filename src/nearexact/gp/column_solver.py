@@ -50,6 +50,7 @@ class ColumnSolver:
             B,
             tolerance=tolerance,
             most_iterations=most_iterations,
+            rounding=self.precondition.rounding,
             exact_multiply=(lambda D: self.product.in_full(D, self.check)) if is_rounded else None,
             check=self.check,
             on_iteration=on_iteration,

@@ -14,6 +14,7 @@ from nearexact.gp.linalg import lower_inverse, solve_columns
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior
+from nearexact.gp.rounding import check_digits
 from nearexact.gp.row_noise import RowNoise, check_noise
 from nearexact.gp.safety import NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
 from nearexact.kernels.base import Kernel, Tensors, add_to
@@ -32,7 +33,8 @@ SLOWER_FACTORISATION = 1.3  # times what is predicted, or the last one has taken
 class ExactObjective:
     """Negative log marginal likelihood and its gradient as a function of θ.
 
-    Of several targets y [N, T] it is the sum; they share all hyperparameters, and so the factorisation.
+    Of several targets y [N, T] it is the sum; they share all hyperparameters, and so the factorisation. Where the rows
+    stand for so many that they are a subset of, θ at which those would need too many digits cannot be computed.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class ExactObjective:
         *,
         row_noise: RowNoise | None = None,
         numerics: Numerics | None = None,
+        stands_for: int | None = None,
     ) -> None:
+        self.stands_for = stands_for
         self.X, self.y = as_training_data(X, y)
         self.row_noise = check_noise(row_noise, self.X)
         self.numerics = numerics = numerics or numerics_for(noise_variance)
@@ -63,13 +67,16 @@ class ExactObjective:
     def factorise(self, kernel: Kernel, noise_variance: float) -> ExactPosterior:
         """The model at these hyperparameters."""
         kernel = self.layout.check(kernel)
+        diagonal = kernel.diagonal(self._features)
+        if self.stands_for is not None:
+            check_digits(float(diagonal.mean()) * self.stands_for, noise_variance)
         if self._K is None:
             self._K = self.X.new_empty(len(self.X), len(self.X))
         K, cross = self._K, kernel.against(self._features)
         for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
             cross.values(self._features[rows], out=K[rows])
         noise = noise_variance if self.row_noise is None else self.row_noise.variances(noise_variance)
-        K.diagonal().copy_(kernel.diagonal(self._features)).add_(noise)
+        K.diagonal().copy_(diagonal).add_(noise)
         L, jitter = jittered_cholesky(K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics)
         return ExactPosterior(
             kernel=kernel,

@@ -49,6 +49,7 @@ from nearexact.gp.linalg import as_columns, congruence, dot
 from nearexact.gp.noise_derivative import weighted_gram
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.quadratic import Preconditioner
+from nearexact.gp.rounding import check_digits
 from nearexact.gp.row_noise import RowNoise, scaled_rows
 from nearexact.gp.safety import NumericalError, Numerics, Repairs, numerics_for
 from nearexact.gp.sparse import SparseObjective
@@ -204,10 +205,11 @@ class IterativeObjective:
         f = self.sparse.factorise(kernel, s, residuals=True)
         if not math.isfinite(f.elbo):
             raise NumericalError("tr(K − Q) is negative by more than rounding: look for a kernel that is not one")
+        precondition = Preconditioner(self.sparse, f)
+        check_digits(precondition.trace, s)
         probes = math.sqrt(s) * self._epsilon_X
         for rows, V in self.sparse.rows_of_V(f):
             probes[rows].addmm_(V, self._epsilon_Z)  # Vᵀε + √s ε′
-        precondition = Preconditioner(self.sparse, f)
         started = self.clock()
         y, count = as_columns(f.y), f.targets
         solution = self._conjugate_gradients(precondition, torch.cat([y, probes], dim=1))

@@ -235,6 +235,7 @@ class ModelSolver(ColumnSolver):
             v = as_columns(weights if f.scales is None else scaled_rows(weights, 1.0 / f.scales))
             residuals = y - self.product.in_full(v, self.check)
         bounds = self.precondition.solve(residuals, self.check)[1]  # [T]
+        bounds = bounds + self.precondition.rounding * residuals.square().sum(0)
         aim = error**2 * f.noise_variance / float(f.kernel.diagonal(f.features_Z).max())
         tolerances = torch.full_like(y[0, :1], VARIANCE_TOLERANCE).repeat(targets + len(chosen))
         tolerances[:targets] = torch.where(bounds > 0.0, aim / bounds, 1.0)

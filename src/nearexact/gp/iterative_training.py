@@ -125,6 +125,7 @@ class IterativeTraining:
             row_noise=self.row_noise,
             most_rows=SEARCH_ROWS,
             polishes=False,  # its best is climbed from with all rows
+            keeps_digits=True,
             on_round=on_round,
             clock=clock,
             numerics=numerics,

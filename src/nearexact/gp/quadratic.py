@@ -23,6 +23,7 @@ from nearexact.gp.bounds import Interval, LikelihoodBounds
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.kernel_product import KernelProduct
 from nearexact.gp.linalg import as_columns, solve_rows
+from nearexact.gp.rounding import lost_share
 from nearexact.gp.sparse import SparseObjective
 
 SETTLED_PER_POINT = 1e-4  # nats: a hundredth of the gap that certifies
@@ -46,6 +47,12 @@ class Preconditioner:
 
     def __init__(self, objective: SparseObjective, f: Factorisation) -> None:
         self.objective, self.f = objective, f
+        self.trace = float(f.G.diagonal().sum())  # tr Q
+
+    @property
+    def rounding(self) -> float:
+        """By how much rᵀP⁻¹r may be off, for each rᵀr."""
+        return lost_share(self.trace, self.f.noise_variance) / self.f.noise_variance
 
     def __call__(self, r: Tensor, check: Callable[[], None] = lambda: None) -> tuple[Tensor, float]:
         """P⁻¹r [N] and rᵀP⁻¹r."""
@@ -86,6 +93,7 @@ class System(NamedTuple):
     product: Callable[[Tensor, Callable[[], None]], Tensor]  # v ↦ K̂v, of one vector [N] or several [N, C]
     solve: Callable[[Tensor, Callable[[], None]], tuple[Tensor, Tensor]]  # as that of Preconditioner
     y: Tensor  # [N], or [N, T]
+    rounding: float  # by how much rᵀP⁻¹r may be off, for each rᵀr
 
 
 @runtime_checkable
@@ -101,7 +109,8 @@ def system_of(objective: SparseObjective, f: Factorisation) -> System:
     if isinstance(objective.sweeps, SweepsElsewhere):
         return objective.sweeps.system(objective, f)
     product = KernelProduct(f.kernel, f.noise_variance, objective.X, scales=f.scales)
-    return System(product, Preconditioner(objective, f).solve, f.y)
+    precondition = Preconditioner(objective, f)
+    return System(product, precondition.solve, f.y, precondition.rounding)
 
 
 def conjugate_gradients(
@@ -122,7 +131,7 @@ def conjugate_gradients(
     bounds = f.bounds
     if tolerance is None:
         tolerance = max(SETTLED_PER_POINT * f.n, SETTLED_SHARE * bounds.trace_gap)
-    product, solve, y = system_of(objective, f)
+    product, solve, y, rounding = system_of(objective, f)
     Y = as_columns(y)
     v, r = torch.zeros_like(Y), Y.clone()  # a column for each target: they share products, not steps
     directions, rho = solve(r, check)  # P⁻¹r and rᵀP⁻¹r
@@ -143,7 +152,7 @@ def conjugate_gradients(
         solved, next_rho = solve(r, check)
         number += 1
         least = float((Y * v).sum()) + float((r * v).sum())  # 2yᵀv − vᵀK̂v, as K̂v = y − r
-        quadratic = Interval(least, least + float(next_rho.sum()))
+        quadratic = Interval(least, least + float(next_rho.sum()) + rounding * float(r.square().sum()))
         bounds = bounds.meet(quadratic=quadratic)
         gaps.append(bounds.residual_gap)
         yield Iteration(number, v.view_as(y), quadratic, bounds, clock() - started)

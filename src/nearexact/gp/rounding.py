@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from nearexact.gp.safety import NumericalError
 from nearexact.kernels.base import Kernel, with_diagonal
 
 EPS = torch.finfo(torch.float64).eps
@@ -14,6 +15,27 @@ SPREAD_ROWS = 192  # of the data, that are looked at
 FARTHEST_ROWS = 64  # where errors of distances and of inner products are largest
 SAFETY = 4.0  # what a sample shows is not the worst
 DISPLACEMENT = 8.0 * EPS  # of inputs, relative to their size and distance from the centre, as if they were rounded
+
+
+MOST_LOST = 0.01  # of what a preconditioner does where it matters most
+
+
+def lost_share(trace: float, noise_variance: float) -> float:
+    """How much of P⁻¹ rounding errors may take, for P = Q + sI of which tr Q is at most `trace`, relative to I/s.
+
+    Woodbury's formula goes through B = I + G/s, whose eigenvalues are between 1 and 1 + tr Q/s: of the smallest ones
+    eps times the largest is lost.
+    """
+    return SAFETY * EPS * (1.0 + trace / noise_variance)
+
+
+def check_digits(trace: float, noise_variance: float) -> None:
+    """NumericalError where so much is lost that P is no preconditioner any more, and rᵀP⁻¹r no bound."""
+    if not lost_share(trace, noise_variance) <= MOST_LOST:
+        raise NumericalError(
+            f"the signal variance is {trace / noise_variance:.1e} times the noise variance, added up over all rows: too"
+            " much for a sparse GP in 64 bits to precondition with"
+        )
 
 
 def sum_rounding(terms: int) -> float:

@@ -71,8 +71,9 @@ class Search:
 
     `time_limit` is in seconds of the clock, `memory` in bytes. `start` is tried before the others. With `polishes` the
     best of the last subset is climbed from until nothing is left to gain: else it is no evidence for any θ. With
-    `looks_for_details` all rows are looked at for details that subsets do not show. The same
-    seed gives the same search, as far as the time limit allows.
+    `looks_for_details` all rows are looked at for details that subsets do not show. With `keeps_digits` it stays where
+    a sparse GP of all rows can precondition conjugate gradients in 64 bits. The same seed gives the same search, as far
+    as the time limit allows.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Search:
         row_noise: RowNoise | None = None,
         polishes: bool = True,
         looks_for_details: bool = True,
+        keeps_digits: bool = False,
         on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
@@ -96,7 +98,7 @@ class Search:
         self.data = as_rows(X, y, row_noise)
         self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
         self.numerics, self.polishes, self.on_round = numerics, polishes, on_round
-        self.looks_for_details = looks_for_details
+        self.looks_for_details, self._stands_for = looks_for_details, self.data.n if keeps_digits else None
         self.timer = Timer(time_limit, clock)
         self.rounds: list[Round] = []
         one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
@@ -189,7 +191,14 @@ class Search:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
         subset = self.subset
         data, noise = (subset.X[:rows], subset.y[:rows]), noise_of(subset.row_noise, slice(rows))
-        return ExactObjective(self.layout.kernel, START_NOISE, *data, row_noise=noise, numerics=self.numerics)
+        return ExactObjective(
+            self.layout.kernel,
+            START_NOISE,
+            *data,
+            row_noise=noise,
+            numerics=self.numerics,
+            stands_for=self._stands_for,
+        )
 
     def curvature(self, theta: FloatArray, wanted_rows: int) -> FloatArray | None:
         """About the second derivatives of the negative likelihood per row by the logarithms of θ, if there is time.
