@@ -108,17 +108,18 @@ def outcomes(
 
 
 def table(results: list[Outcome]) -> str:
-    """A row for each estimator, number of rows and time limit."""
+    """A row for each estimator, number of rows, time limit and number of threads."""
     lines = [
-        "| estimator | rows | limit (s) | models | near-exact verdicts | of these false | miss more than 0.01 |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| estimator | rows | limit (s) | threads | models | near-exact | of these false | miss more than 0.01 |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    keys = sorted({(r["estimator"], r["asked_rows"], r["time_limit"]) for r in results})
-    for estimator, rows, limit in keys:
-        own = [r for r in results if (r["estimator"], r["asked_rows"], r["time_limit"]) == (estimator, rows, limit)]
+    by_setting: dict[tuple[Any, ...], list[Outcome]] = {}
+    for r in results:
+        by_setting.setdefault((r["estimator"], r["asked_rows"], r["time_limit"], r["threads"]), []).append(r)
+    for (estimator, rows, limit, threads), own in sorted(by_setting.items()):
         near = [r for r in own if r["verdict"] in NEAR_EXACT]
         false, missed = sum(r["false"] for r in near), sum(r["missing"] > NEAR for r in own)
-        figures = [estimator, rows, f"{limit:g}", len(own), len(near), false, missed]
+        figures = [estimator, rows, f"{limit:g}", threads, len(own), len(near), false, missed]
         lines.append("| " + " | ".join(str(figure) for figure in figures) + " |")
     return "\n".join(lines)
 
@@ -141,7 +142,8 @@ def main() -> None:
     known: dict[tuple[str, int, int], float] = {}
     for outcome in [] if given.references is None else read(given.references):
         known[key_of(outcome)] = max(outcome["best"], known.get(key_of(outcome), -math.inf))
-    done = {(r["problem"], r["seed"], r["asked_rows"], r["time_limit"], r["estimator"]) for r in results}
+    here = [r for r in results if r["threads"] == torch.get_num_threads()]
+    done = {(r["problem"], r["seed"], r["asked_rows"], r["time_limit"], r["estimator"]) for r in here}
     for rows in [] if given.table else given.rows:
         for seed in range(given.first_seed, given.first_seed + given.seeds):
             for name, data in problems(rows, seed, given.tables):

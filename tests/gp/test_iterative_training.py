@@ -198,7 +198,8 @@ def test_a_step_to_where_iterations_are_many_is_cut_short(monkeypatch: pytest.Mo
     monkeypatch.setattr(iterative_training, "MORE_ITERATIONS", 1)
     monkeypatch.setattr(iterative_training, "FEW_ITERATIONS", 1)
     start = SquaredExponential([0.6, 0.6]), 0.3
-    training = IterativeTraining(SquaredExponential(), *rough(), seed=0, search_limit=0.0, max_inducing=50, start=start)
+    limits = {"search_limit": 0.0, "max_inducing": 50, "time_limit": 8.0}
+    training = IterativeTraining(SquaredExponential(), *rough(), seed=0, start=start, **limits)  # type: ignore[arg-type]
     training.run()
     cut = iterations.index(None)
     assert any(later is not None for later in iterations[cut:])
@@ -369,7 +370,7 @@ def test_training_stays_where_there_are_digits_on_a_linear_function_without_nois
     def keep(progress: Progress) -> None:
         errors.append(float((progress.posterior().predict(training.X)[0] - training.y).square().mean().sqrt()))
 
-    training = IterativeTraining(SquaredExponential(), X, y, seed=0, time_limit=8.0, on_step=keep)
+    training = IterativeTraining(SquaredExponential(), X, y, seed=0, time_limit=4.0, on_step=keep)
     training.run()
     posterior = training.posterior()
     variance = float(posterior.kernel.parameters["variance"])

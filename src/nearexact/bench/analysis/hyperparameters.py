@@ -31,7 +31,9 @@ Split = tuple[str, int]  # data set and seed
 
 def recorded_evidence(point: Any) -> Evidence | None:
     """What a point of a trace says about its θ; None if it says nothing, or nothing that can be right."""
-    rows, starts, agreeing, gain_per_row, likelihood, price = (float(point[name]) for name in EVIDENCE)
+    rows, starts, agreeing, gain_per_row, likelihood, price = (
+        math.nan if point[name] is None else float(point[name]) for name in EVIDENCE
+    )
     if not (rows >= 1.0 and starts >= agreeing >= 0.0 and math.isfinite(rows) and math.isfinite(starts)):
         return None
     gain, paid = (None if math.isnan(value) else value for value in (gain_per_row, price))
