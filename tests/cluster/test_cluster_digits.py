@@ -56,6 +56,7 @@ def alone() -> Any:
         yield client
 
 
+@pytest.mark.slow
 def test_one_and_two_workers_give_the_same_digits(client: Any, alone: Any) -> None:
     evaluations = []
     for workers in (client, alone):

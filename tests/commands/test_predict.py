@@ -232,6 +232,7 @@ def repeated(frame: pd.DataFrame, times: int, path: Path) -> None:
             file.write(body)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(fitted: Path, tmp_path: Path) -> None:
     frame = houses(20_000, seed=3).drop(columns=["price", "remark"])
     peaks = []

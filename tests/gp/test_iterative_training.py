@@ -198,7 +198,7 @@ def test_a_step_to_where_iterations_are_many_is_cut_short(monkeypatch: pytest.Mo
     monkeypatch.setattr(iterative_training, "MORE_ITERATIONS", 1)
     monkeypatch.setattr(iterative_training, "FEW_ITERATIONS", 1)
     start = SquaredExponential([0.6, 0.6]), 0.3
-    limits = {"search_limit": 0.0, "max_inducing": 50, "time_limit": 8.0}
+    limits = {"search_limit": 0.0, "max_inducing": 50, "time_limit": 4.0}
     training = IterativeTraining(SquaredExponential(), *rough(), seed=0, start=start, **limits)  # type: ignore[arg-type]
     training.run()
     cut = iterations.index(None)

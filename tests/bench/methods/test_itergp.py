@@ -138,6 +138,7 @@ def test_the_preconditioner_is_gpytorchs_where_that_is_better_or_another_cannot_
         assert matrix.preconditioner(NOISE) is None  # GPyTorch's is better
 
 
+@pytest.mark.slow
 def test_a_run_tells_how_its_solves_went_and_what_the_exact_likelihood_is() -> None:
     notes = Notes()
     methods.create("itergp").run(task(), notes)

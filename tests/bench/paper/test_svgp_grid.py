@@ -40,6 +40,7 @@ def test_parts_of_the_grid_and_values_outside_it() -> None:
     assert {setting.batch_size for setting in settings} == {7}
 
 
+@pytest.mark.slow
 def test_a_small_grid_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["paper", "svgp", "--out", str(tmp_path), "--dataset", "step", "--steps", "40", "--inducing", "10"]
     command += ["--learning-rate", "0.1", "0.0001", "--batch-size", "100", "--beta-1", "0.9", "--beta-2", "0.999"]
