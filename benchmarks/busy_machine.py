@@ -9,7 +9,6 @@ thread, on all threads that wait as OpenMP does by default, and on all threads t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -83,7 +82,6 @@ def main() -> None:
                 results.append({"busy": busy, "rows": rows, "cores": os.cpu_count(), "milliseconds": found})
                 print(f"| {busy} | {rows} | " + " | ".join(f"{found[way]:.3g}" for way in WAYS) + " |", flush=True)
     write(RESULTS, results)
-    print(json.dumps(results[-1]))
 
 
 if __name__ == "__main__":
