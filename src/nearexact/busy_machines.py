@@ -3,7 +3,7 @@
 torch's threads wait for each other after every operation, and GNU's OpenMP lets them spin for it, up to several
 milliseconds. Where the thread that is waited for has no core, because another program has it, that is what each of some
 hundred operations of an evaluation takes: on two cores and beside two busy programs, an evaluation of the exact
-likelihood of 512 rows takes a second instead of 17 ms. Threads that give up their core soon lose hardly anything
+likelihood of 512 rows takes a second instead of 16 ms. Threads that give up their core soon lose hardly anything
 on a quiet machine (benchmarks/busy_machine.py).
 """
 
