@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from nearexact.evidence import STANDARD_ERRORS
-from nearexact.gp import gpr_objective, iterative_plan, iterative_training
+from nearexact.gp import climbs, gpr_objective, iterative_plan, iterative_training
+from nearexact.gp.climbs import SETTLED
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible_sizes
 from nearexact.gp.iterative_posterior import IterativePosterior
-from nearexact.gp.iterative_training import SETTLED, IterativeTraining
+from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounding import MOST_LOST, lost_share
 from nearexact.gp.safety import NumericalError
@@ -195,8 +196,8 @@ def test_a_step_to_where_iterations_are_many_is_cut_short(monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr(IterativeObjective, "evaluate", recording)
-    monkeypatch.setattr(iterative_training, "MORE_ITERATIONS", 1)
-    monkeypatch.setattr(iterative_training, "FEW_ITERATIONS", 1)
+    monkeypatch.setattr(climbs, "MORE_ITERATIONS", 1)
+    monkeypatch.setattr(climbs, "FEW_ITERATIONS", 1)
     start = SquaredExponential([0.6, 0.6]), 0.3
     limits = {"search_limit": 0.0, "max_inducing": 50, "time_limit": 4.0}
     training = IterativeTraining(SquaredExponential(), *rough(), seed=0, start=start, **limits)  # type: ignore[arg-type]

@@ -1,9 +1,6 @@
 """Training an exact GP by conjugate gradients: θ from a search on subsets, then L-BFGS on the estimated likelihood.
 
-A climb keeps inducing points and probes fixed, so that the optimiser sees a smooth function. The next one selects
-points for the θ that was reached, as many as make an evaluation cheapest, and draws new probes; when a whole climb
-gains no more than the standard error of its own estimate, nothing is left to be found. Whatever happens, the best model
-so far is there: before the first evaluation a sparse GP at the θ of the search.
+Whatever happens, the best model so far is there: before the first evaluation a sparse GP at the θ of the search.
 """
 
 from __future__ import annotations
@@ -15,14 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from nearexact.evidence import STANDARD_ERRORS, Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer
-from nearexact.gp.column_solver import MOST_ITERATIONS
+from nearexact.gp.climbs import Climbs
 from nearexact.gp.exact import exact_memory
-from nearexact.gp.iterative import Estimate, IterativeObjective
+from nearexact.gp.iterative import Estimate
 from nearexact.gp.iterative_cost import possible_sizes
 from nearexact.gp.iterative_finishing import Finishing
 from nearexact.gp.iterative_model import HeldModel
@@ -30,8 +25,8 @@ from nearexact.gp.iterative_plan import IterativePlan
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_workbench import Workbench
 from nearexact.gp.nearest_density import best_with_all_rows
-from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
-from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.optimise import OptimiserEnd, Step
+from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise, check_noise
@@ -52,23 +47,6 @@ LONGER_SEARCH_SHARE = 0.4  # ... or this where θ cannot be improved with all ro
 SEARCH_ROWS = 4096  # of the largest subset
 FIRST_POINTS = 400  # of the sparse GP that is there before anything else
 MOST_CLIMBS = 20
-FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
-# Lengths of the first step, in logarithms: the search's θ is near already, later climbs begin where an optimum was
-# found, and a step that is too long leads to θ at which conjugate gradients take several times as long.
-FIRST_STEP, LATER_STEP = 0.3, 0.1
-# Iterations that an evaluation may take: so many times those at the best θ, or so many if these are few. With more of
-# them the step was too long, and a shorter one is cheaper.
-MORE_ITERATIONS, FEW_ITERATIONS = 5, 25
-PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
-SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
-
-
-class _OnlyNoiseLeftError(Exception):
-    """The optimiser gains less than what the estimate is uncertain by."""
-
-
-class _OtherPointsError(Exception):
-    """Evaluations with another number of points would be much cheaper."""
 
 
 class IterativeTraining:
@@ -145,11 +123,9 @@ class IterativeTraining:
         )
         self._finishing = Finishing(self._workbench, self._plan)
         self._best: HeldModel | None = None
-        self._started, self._evaluations, self._restarts = 0.0, 0, 0
-        self._tried = 0  # points of the present climb
+        self._climbs: Climbs | None = None  # from the present start
+        self._started = 0.0
         self._from_best_of_search = False  # or else from another θ, which all rows seemed to speak for
-        # Of the last climb in nats, once it has come to its end; of the last two, whether or not they had.
-        self._gain, self._gains = math.nan, (math.nan, math.nan)
         self._recorded = True  # whether the present climb is in the history
 
     @property
@@ -172,17 +148,18 @@ class IterativeTraining:
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
         end: str = TrainingEnd.MAX_ITERATIONS
+        self._climbs = climbs = self._climbs_from(self._best)
         for number in range(MOST_CLIMBS):
             if number:
                 self._begin()
             try:
-                optimiser_end = self._climb(number)
+                optimiser_end = climbs.climb()
             except TimeIsUpError:
                 end = TrainingEnd.TIME_LIMIT
                 break
             except NumericalError as error:
                 logger.warning("a climb could not be computed: %s", error)
-                self._plan.sizes = [m for m in self._plan.sizes if m > self._tried]  # with more points it is easier
+                self._plan.sizes = [m for m in self._plan.sizes if m > climbs.points]  # with more points it is easier
                 if self._plan.sizes:
                     continue
                 end = TrainingEnd.FAILED
@@ -190,7 +167,7 @@ class IterativeTraining:
             if optimiser_end is OptimiserEnd.TIME_LIMIT:
                 end = TrainingEnd.TIME_LIMIT
                 break
-            if number and self._is_settled:  # once may be a line search that has failed: the next takes smaller steps
+            if climbs.is_settled:
                 end = TrainingEnd.OPTIMUM_FOUND
                 break
             wanted_end = self._record(StageEnd.COMPLETE, optimiser_end)
@@ -236,11 +213,13 @@ class IterativeTraining:
         if best.estimate is None:  # θ is that of a subset: whether it is right for all rows is not known
             optimum, rounds = self.search.candidates[0], self.search.rounds
             return Evidence(rounds[-1].rows, starts, agreeing, None, optimum.likelihood) if rounds else None
-        settled = self._is_settled and len(self.history) > 1
+        climbs = self._climbs
         has_rival = self.search.has_rival() or self.search.has_left_behind_a_rival
-        followed = settled and self._from_best_of_search and self.search.is_complete and not has_rival
-        # A climb that ends in noise may have missed as much as that hides.
-        gain = (self._left_to_gain + STANDARD_ERRORS * best.estimate.standard_error) / self.n if followed else None
+        gain = None
+        if climbs is not None and climbs.is_settled and self._from_best_of_search and self.search.is_complete:
+            # A climb that ends in noise may have missed as much as that hides.
+            hidden = STANDARD_ERRORS * best.estimate.standard_error
+            gain = None if has_rival else (climbs.left_to_gain + hidden) / self.n
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
     def _ascend(self, model: HeldModel) -> None:
@@ -254,25 +233,6 @@ class IterativeTraining:
 
         ascend(self._workbench, self._plan, self.search, model, keep)
 
-    # ---- climbs ----------------------------------------------------------------------------------------------------
-
-    @property
-    def _is_settled(self) -> bool:
-        estimate = self._held().estimate
-        return estimate is not None and self._left_to_gain <= max(estimate.standard_error, SETTLED * self.n)
-
-    @property
-    def _left_to_gain(self) -> float:
-        """The gain of the last climb, and of those to come if gains go on shrinking as from the one before.
-
-        On a long ridge every climb gains little, and as much as the one before. What is less than half a standard error
-        may be gained by fitting to the probes alone, in every climb.
-        """
-        estimate, before = self._held().estimate, self._gains[0]
-        if estimate is None or not self._gain > max(NOISE_SHARE * estimate.standard_error, 0.5 * SETTLED * self.n):
-            return self._gain
-        return self._gain / (1.0 - self._gain / before) if self._gain < before else math.inf
-
     def _predict_costs(self) -> None:
         """What evaluations and factors will take; the search has more time where that is too long to improve θ."""
         self._plan.predict(self.layout.kernel, self.X, self.y, self.memory)
@@ -284,79 +244,15 @@ class IterativeTraining:
                 seconds = self._plan.seconds_before_factor(LONGER_SEARCH_SHARE * limit)
             self.search.timer.time_limit = seconds
 
-    def _climb(self, number: int) -> OptimiserEnd:
-        """L-BFGS with points selected for the present θ, and new probes; again, if others are much cheaper."""
-        try:
-            return self._climb_with_points(number, may_begin_again=True)
-        except _OtherPointsError:
-            pass  # only now nobody holds the first points' matrices any more
-        return self._climb_with_points(number, may_begin_again=False)
-
-    def _climb_with_points(self, number: int, *, may_begin_again: bool) -> OptimiserEnd:
-        theta, self._gain = self._held().theta, math.nan
-        self._tried = self._plan.points()
-        self.timer.require(self._plan.climbing_seconds(is_first=number == 0))
-        objective = self._workbench.with_new_points(theta, self._tried)
-        if self._plan.cost.is_measured and self._tried < self._plan.sizes[-1]:
-            # Far more iterations than predicted would eat all the time: then more points are tried.
-            objective.most_iterations = self._most_iterations(self._plan.cost.predicted_iterations(self._tried))
-        best: list[float] = []  # so far, after each evaluation of this climb
-        curvature = self.search.curvature(theta, self.n)
-
-        def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
-            if best:  # an evaluation that would not end in time takes from what is kept for the end
-                self.timer.require(objective.timing.seconds + self._plan.finishing_seconds())
-            value, gradient, error = self._evaluate(objective, theta, is_first=not best)
-            if not best and may_begin_again and self._plan.is_dear(self._tried):
-                raise _OtherPointsError
-            best.append(max([-value, *best[-1:]]))
-            if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < NOISE_SHARE * error:
-                raise _OnlyNoiseLeftError
-            return value, gradient
-
-        def after_step(step: Step) -> None:
+    def _climbs_from(self, model: HeldModel) -> Climbs:
+        def on_step(points: int, step: Step) -> None:
             if self.on_step is not None:
-                self.on_step(Progress(len(objective.sparse.Z), -step.value, self.timer.seconds(), self.posterior))
+                self.on_step(Progress(points, -step.value, self.timer.seconds(), self.posterior))
 
-        try:
-            optimum = minimise(
-                LogCoordinates.objective(evaluate),
-                LogCoordinates.from_theta(theta),
-                bounds=LogCoordinates.bounds(self.layout.bounds),
-                callback=after_step,
-                settings=LBFGSSettings(
-                    max_iterations=FIRST_STEPS * 2**number, ftol=1e-8, first_step=LATER_STEP if number else FIRST_STEP
-                ),
-                curvature=None if curvature is None else self.n * curvature,
-                clock=self.timer.clock,
-            )
-            reason, self._restarts = optimum.reason, optimum.restarts
-        except _OnlyNoiseLeftError:
-            reason = OptimiserEnd.CONVERGED
-        self._gains = self._gains[1], best[-1] - best[0]
-        if reason not in (OptimiserEnd.MAX_ITERATIONS, OptimiserEnd.TIME_LIMIT, OptimiserEnd.FAILING):
-            self._gain = self._gains[1]
-        return reason
+        def curvature(theta: FloatArray) -> FloatArray | None:
+            return self.search.curvature(theta, self.n)
 
-    def _evaluate(
-        self, objective: IterativeObjective, theta: FloatArray, is_first: bool
-    ) -> tuple[float, FloatArray, float]:
-        """The negative estimate, its gradient and its standard error. The model is kept if it is the climb's best."""
-        estimate, gradients, by_noise = objective.evaluate(*self.layout.unpack(theta))
-        self._evaluations += 1
-        self._plan.learn(objective, estimate)
-        logger.info(
-            "estimate %.8g ± %.2g, %d iterations with M=%d, %.1f s", estimate.value, estimate.standard_error,
-            estimate.iterations, len(objective.sparse.Z), objective.timing.seconds,
-        )  # fmt: skip
-        if is_first or estimate.value > self._held().value:  # estimates with other probes cannot be compared
-            self._keep(HeldModel.estimated(np.array(theta), estimate, self.X, self.y, self.row_noise))
-            objective.most_iterations = self._most_iterations(estimate.iterations)
-        return -estimate.value, -self.layout.gradient(theta, gradients, by_noise), estimate.standard_error
-
-    @staticmethod
-    def _most_iterations(usual: float) -> int:
-        return min(max(math.ceil(MORE_ITERATIONS * usual), FEW_ITERATIONS), MOST_ITERATIONS)
+        return Climbs(self._workbench, self._plan, model, curvature=curvature, kept=self._keep, on_step=on_step)
 
     # ---- the record ------------------------------------------------------------------------------------------------
 
@@ -373,16 +269,16 @@ class IterativeTraining:
         self._best = model
 
     def _begin(self) -> None:
-        self._started, self._evaluations, self._restarts, self._recorded = self.timer.seconds(), 0, 0, False
+        self._started, self._recorded = self.timer.seconds(), False
 
     def _record(self, end: StageEnd, words: str) -> str | None:
-        best, now = self._held(), self.timer.seconds()
+        best, now, climbs = self._held(), self.timer.seconds(), self._climbs
         stage = best.stage(
             n=self.n,
             seconds=now - self._started,
             elapsed=now,
-            evaluations=self._evaluations,
-            restarts=self._restarts,
+            evaluations=0 if climbs is None else climbs.evaluations,
+            restarts=0 if climbs is None else climbs.restarts,
             repairs=self._workbench.repairs,
             end=end,
             stopped=words,
