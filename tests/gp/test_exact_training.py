@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import ExactObjective, ExactPosterior, ExactTraining, NumericalError, Progress, Stage, exact_training
+from nearexact.gp import (
+    ExactObjective,
+    ExactPosterior,
+    ExactTraining,
+    NumericalError,
+    Progress,
+    Stage,
+    exact_training,
+    search,
+)
 from nearexact.gp.exact import exact_memory
 from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.starts import Start
@@ -15,6 +24,7 @@ from nearexact.kernels.stationary import PAIRS_AT_ONCE
 from nearexact.noise_only import noise_only_likelihood
 from tests.problems import KERNELS, many_inputs, standardised
 from tests.tensors import Allocations
+from tests.test_traps import groups
 
 
 def test_finds_an_optimum_and_leaves_the_noise_trap() -> None:
@@ -200,3 +210,19 @@ def test_what_the_search_had_no_time_for_is_tried_in_the_end(monkeypatch: pytest
     assert cut.best_lml == pytest.approx(whole.best_lml, abs=1e-3 * len(y))
     assert cut.evidence().gain_per_row == 0.0
     assert cut.evidence().agreeing >= 2
+
+
+def test_rivals_beyond_those_that_are_carried_on_are_followed_if_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "CARRIED", 1)
+    monkeypatch.setattr(search, "MOST_CARRIED", 1)
+    X, y = groups(520)
+    X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
+    training = ExactTraining(SquaredExponential(), X, y, seed=0)
+    seen: list[int] = []
+    training.on_stage = lambda stage, posterior: seen.append(len(training._beyond))  # type: ignore[func-returns-value]
+    training.run()
+    assert seen[0] > 0  # while these wait, nothing speaks for the best
+    assert training._beyond == []
+    followed = [start.theta for start in training._starts_record._starts]
+    for rival in training.search.rivals():
+        assert any(np.array_equal(rival.theta, theta) for theta in followed)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nearexact.evidence import STANDARD_ERRORS
-from nearexact.gp import climbs, gpr_objective, iterative_plan, iterative_training
+from nearexact.gp import climbs, gpr_objective, iterative_plan, iterative_training, minimise, other_starts
 from nearexact.gp.climbs import SETTLED
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import IterativeObjective
@@ -110,16 +110,44 @@ def test_evidence_says_that_the_likelihood_of_all_rows_no_longer_rises(trained: 
     assert hidden <= evidence.gain_per_row <= hidden + max(estimate.standard_error / N, SETTLED)
 
 
-def test_what_did_not_start_from_the_best_of_the_search_has_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That starts agree on another θ says nothing about this one, and nobody has followed that one with all rows."""
+def two_scales(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """A smooth function of one input, and fast details of another, which no smooth start finds."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(rows, 3))
+    y = np.sin(X[:, 1]) + 0.6 * np.sin(12.0 * X[:, 0]) + 0.05 * random.normal(size=rows)
+    return X, (y - y.mean()) / y.std()
 
-    def another(search: Search, *_: object) -> FloatArray:
-        kernel, noise_variance = search.layout.unpack(search.candidates[0].theta)
-        return search.layout.pack(kernel, 1.1 * noise_variance)
 
-    monkeypatch.setattr(iterative_training, "best_with_all_rows", another)
-    training = IterativeTraining(SquaredExponential(), *rough(), seed=0)
+@pytest.mark.parametrize("rows", [300, 500])
+def test_a_better_optimum_than_that_of_the_first_start_is_found_and_takes_its_place(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training has begun from what is smooth; the best of the search, and its rivals, are followed all the same."""
+
+    def smooth(search: Search, *_: object) -> FloatArray:
+        return search.layout.pack(SquaredExponential([30.0, 1.0, 30.0]), 0.3)
+
+    monkeypatch.setattr(iterative_training, "best_with_all_rows", smooth)
+    monkeypatch.setattr(iterative_training, "SEARCH_ROWS", 300)
+    training = IterativeTraining(SquaredExponential(), *two_scales(rows), seed=0)
     training.run()
+    assert training.history[0].objective < training.history[-1].objective - 0.3 * rows
+    objective = gpr_objective(SquaredExponential(), 0.1, training.X, training.y)
+    best = -minimise(objective, training._held().theta).value
+    assert exact_lml(training) >= best - 0.005 * rows
+    assert training.history[-1].ended == TrainingEnd.OPTIMUM_FOUND
+    evidence = training.evidence()
+    assert evidence is not None
+    assert evidence.gain_per_row is not None
+    assert evidence.agreeing >= 2  # starts of the search
+
+
+def test_without_time_for_other_starts_nothing_speaks_for_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iterative_training, "SEARCH_ROWS", 300)
+    monkeypatch.setattr(other_starts, "DETAILS_SHARE", -1.0)
+    training = IterativeTraining(SquaredExponential(), *two_scales(500), seed=0)
+    training.run()
+    assert training.history[-1].ended == TrainingEnd.TIME_LIMIT
     evidence = training.evidence()
     assert evidence is not None
     assert evidence.gain_per_row is None

@@ -318,5 +318,21 @@ def test_optima_that_are_too_many_to_be_carried_on_end_what_speaks_for_a_model()
     best = search.candidates[0]
     assert not search.has_left_behind_a_rival
     search.candidates = [replace(best, likelihood=best.likelihood - 0.001 * i) for i in range(MOST_CARRIED + 2)]
-    assert len(search.carried()) == MOST_CARRIED
+    assert len(search.carry_on()) == MOST_CARRIED
     assert search.has_left_behind_a_rival
+    assert search.left_behind == search.candidates[MOST_CARRIED:]
+    assert search.may_be_completed
+
+
+def test_a_subset_that_is_not_worth_its_time_is_left_out() -> None:
+    asked: list[int] = []
+
+    def is_worth(rows: int) -> bool:
+        asked.append(rows)
+        return rows < 1000
+
+    search = Search(SquaredExponential(), *standardised(1100), seed=0, is_worth=is_worth)
+    search.run()
+    assert asked == [550, 1100]
+    assert [subset.rows for subset in search.rounds] == search.sizes == [275, 550]
+    assert search.is_complete

@@ -107,3 +107,34 @@ def test_a_start_that_goes_on_counts_once() -> None:
     whole = Search(SquaredExponential(), *two_scales(200), seed=0, polishes=False)
     whole.run()
     assert len(search.rounds[-1].likelihoods) <= len(whole.rounds[-1].likelihoods)
+
+
+def test_what_was_left_behind_is_followed_to_the_largest_subset() -> None:
+    search = Search(SquaredExponential(), *two_scales(520), seed=0, polishes=False)
+    search.run()
+    assert [subset.rows for subset in search.rounds] == [260, 520]
+    best, objective = search.candidates[0], search.objective(520)
+    smooth = search.layout.pack(SquaredExponential([30.0, 1.0, 30.0]), 0.3)
+    search.candidates = [SubsetOptimum(smooth, -objective(smooth)[0])]
+    search.left_behind = [SubsetOptimum(smooth, -100.0), SubsetOptimum(best.theta, -101.0)]
+    assert search.is_complete
+    assert search.has_left_behind_a_rival
+    complete_search(search, 0.0)
+    assert len(search.left_behind) == 2
+    complete_search(search, math.inf)
+    assert not search.has_left_behind_a_rival
+    assert search.candidates[0].likelihood == pytest.approx(best.likelihood, abs=0.001 * 520)
+    assert search.rounds[-1].support[0] == 1  # nobody else has led there
+
+
+def test_what_was_left_behind_ends_what_speaks_for_a_model_also_where_all_rows_were_searched() -> None:
+    search = Search(SquaredExponential(), *two_scales(120), seed=0)
+    search.run()
+    best = search.candidates[0]
+    known = search.evidence(best.theta, 10.0)
+    assert known is not None
+    assert known.gain_per_row is not None
+    search.left_behind = [best]
+    unknown = search.evidence(best.theta, 10.0)
+    assert unknown is not None
+    assert unknown.gain_per_row is None

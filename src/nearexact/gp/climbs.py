@@ -47,7 +47,8 @@ class Climbs:
     """From one start. `model` is what they have led to so far.
 
     `curvature` gives second derivatives of the likelihood of some rows at a θ, if they are known; `on_step` is called
-    after each step of the optimiser with the number of points and the estimate, and `kept` with each better model.
+    after each step of the optimiser with the number of points, and `kept` with each better model. Where `on_step`
+    raises StopIteration, the climb ends.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Climbs:
     ) -> None:
         self.bench, self.plan, self.timer, self.n = bench, plan, plan.timer, len(bench.y)
         self.model, self.curvature, self.kept, self.on_step = model, curvature, kept, on_step
+        self.cost = plan.cost  # of evaluations, after the last one
         self.number = 0  # of climbs so far
         self.points = 0  # of the present climb
         self.evaluations, self.restarts = 0, 0  # of the present climb
@@ -153,6 +155,7 @@ class Climbs:
         estimate, gradients, by_noise = objective.evaluate(*bench.layout.unpack(theta))
         self.evaluations += 1
         self.plan.learn(objective, estimate)
+        self.cost = self.plan.cost
         logger.info(
             "estimate %.8g ± %.2g, %d iterations with M=%d, %.1f s", estimate.value, estimate.standard_error,
             estimate.iterations, len(objective.sparse.Z), objective.timing.seconds,

@@ -144,6 +144,7 @@ class ExactTraining:
         self._starts_record = StartRecord(self.objective, self.search, self._may_look)
         # How far each optimum of the search was below the best, in nats per row, until it was followed to its end.
         self._pending: list[float] = []
+        self._beyond: list[SubsetOptimum] = []  # rivals of these that wait until the others were followed
         # Whether what more rows show than those of the search was looked for, and from where.
         self._looked_further = self.layout.nothing_is_free
         self._looked_from: SubsetOptimum | None = None
@@ -269,7 +270,7 @@ class ExactTraining:
             support = self.search.rounds[-1].support
         followed = self.search.is_complete and not self.search.has_left_behind_a_rival
         followed = followed and self._looked_further and not self._starts_record.has_left(self._looked_from)
-        followed = followed and min(self._pending, default=math.inf) > RIVAL
+        followed = followed and min(self._pending, default=math.inf) > RIVAL and not self._beyond
         gain = 0.0 if self._settled and followed else None
         return Evidence(self.n, support[1], support[0], gain, self.best_lml, self._price())
 
@@ -353,25 +354,30 @@ class ExactTraining:
     def _left_out(self, followed: list[FloatArray]) -> list[FloatArray]:
         """Starts from what the search had no time for before, if there is time now and anything new is found."""
         left = self.timer.left() - 2.0 * self._last_model_seconds
-        if not self.search.may_be_completed or left < FEW_EVALUATIONS * self._evaluation_seconds:
+        is_whole = not (self.search.may_be_completed or self._beyond)
+        if is_whole or left < FEW_EVALUATIONS * self._evaluation_seconds:
             return []
-        number = len(self.history)
+        number, self._beyond = len(self.history), []
         self.objective.release()  # the search needs the memory
         complete_search(self.search, COMPLETION_SHARE * left)
-        near = [pair for pair in self._near() if not any(np.array_equal(pair[0], theta) for theta in followed)]
+        found = self._near([*self.search.carried(), *self.search.rivals()])
+        near = [pair for pair in found if not any(np.array_equal(pair[0], theta) for theta in followed)]
         self._pending += [math.inf] * (number - len(self._pending)) + [deficit for _, deficit in near]
         return [theta for theta, _ in near]
 
-    def _near(self) -> list[tuple[FloatArray, float]]:
-        """Optima of the last subset that may yet win on all rows, and how far below the best they are, per row."""
-        rows, candidates = self.search.rounds[-1].rows if self.search.rounds else 1, self.search.carried()
-        deficits = [(candidates[0].likelihood - candidate.likelihood) / rows for candidate in candidates]
-        self._made += [candidate.theta for candidate in candidates if candidate.is_derived]
-        return [(c.theta, d) for c, d in zip(candidates, deficits, strict=True) if d <= WORTH_CARRYING]
+    def _near(self, optima: list[SubsetOptimum]) -> list[tuple[FloatArray, float]]:
+        """Those of the last subset that may yet win on all rows, and how far below the best they are, per row."""
+        rows = self.search.rounds[-1].rows if self.search.rounds else 1
+        different = list(dict.fromkeys(optima))
+        deficits = [(self.search.candidates[0].likelihood - optimum.likelihood) / rows for optimum in different]
+        self._made += [optimum.theta for optimum in different if optimum.is_derived]
+        return [(o.theta, d) for o, d in zip(different, deficits, strict=True) if d <= WORTH_CARRYING]
 
     def _starts(self) -> list[FloatArray]:
         """The best of the search, and others that may yet win on all rows."""
-        near = self._near()
+        carried = self.search.carried()
+        self._beyond = [rival for rival in self.search.rivals() if rival not in carried]
+        near = self._near(carried)
         if not near:
             return [self.search.candidates[0].theta]
         self._pending = [deficit for _, deficit in near]

@@ -32,6 +32,7 @@ USUAL_ITERATIONS, USUAL_M = 60.0, 1000  # taken until iterations have been count
 USUAL_PASS = 8.0  # products of K that take as long as computing it
 ITERATIONS_POWER = 1.3  # iterations fall about with this power of M (kin40k: 1.2 to 1.4)
 MOST_ERROR = 2e-3  # nats per row: four of them are less than the gap that certifies
+NEARLY_AS_CHEAP = 1.15  # times the least cost: up to there more points are taken, since errors fall with 1/M²
 # Of the points so far: with far fewer, iterations may be many more than the power says; but where next to none were
 # needed, there are far too many points.
 LEAST_SHARE, NO_ITERATIONS, LEAST_WITHOUT = 0.6, 3.0, 0.2
@@ -90,6 +91,11 @@ class EvaluationCost:
             return self
         return replace(self, iterations=iterations, iterations_m=m)
 
+    def elsewhere(self) -> EvaluationCost:
+        """At another θ: what an operation takes is known, how many iterations it takes is not."""
+        usual = EvaluationCost(self.n, self.seconds_per_operation, kernel_pass=self.kernel_pass)
+        return self if not self.is_measured else usual
+
     def after_weights(self, m: int, iterations: int) -> EvaluationCost:
         """After weights to rounding, which have taken so many iterations."""
         return replace(self, iterations=max(iterations / WEIGHT_ITERATIONS, 1.0), iterations_m=m)
@@ -125,11 +131,13 @@ class EvaluationCost:
         return FINISHING_SWEEPS * self.sweeping(m) + solving + self.computing(FINISHING_PASSES)
 
     def cheapest(self, sizes: list[int]) -> int:
-        """The number of points with which an evaluation takes the least time, and is not too noisy."""
+        """The number of points with which an evaluation takes about the least time, and is not too noisy."""
         factor = math.sqrt(self.error_per_row / MOST_ERROR)  # errors fall about with 1/M²
         share = LEAST_SHARE if self.iterations > NO_ITERATIONS else LEAST_WITHOUT
         least = self.iterations_m * max(factor, share) if self.is_measured else 0.0
-        return min([m for m in sizes if m >= least] or sizes[-1:], key=self.predicted)
+        possible = [m for m in sizes if m >= least] or sizes[-1:]
+        most = NEARLY_AS_CHEAP * min(map(self.predicted, possible))
+        return max(m for m in possible if self.predicted(m) <= most)
 
     def least_noise(self, seconds: float) -> float:
         """The smallest noise variance, relative to what P leaves of k(x, x), with which weights are found in this time.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from nearexact.evidence import STANDARD_ERRORS
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.iterative import Estimate
@@ -110,3 +111,27 @@ class HeldModel:
             end=end,
             stopped=stopped,
         )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Between the exact likelihoods of two models, as far as it is known: estimates have errors of their own."""
+
+    likely: float
+    error: float  # two standard errors
+
+    @staticmethod
+    def between(model: HeldModel, other: HeldModel) -> Difference:
+        """By how much the first is higher."""
+        errors = [0.0 if m.estimate is None else m.estimate.standard_error for m in (model, other)]
+        return Difference(model.value - other.value, STANDARD_ERRORS * math.hypot(*errors))
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the first one is higher, about whatever the estimates hide."""
+        return self.likely > self.error
+
+    @property
+    def most(self) -> float:
+        """Nats by which it may be higher."""
+        return self.likely + self.error

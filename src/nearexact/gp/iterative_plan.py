@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import Tensor
@@ -40,6 +41,7 @@ class IterativePlan:
         self.sizes, self.timer, self._may_factorise = sizes, timer, may_factorise
         self._factorises = False  # in the end, as planned
         self.cost = EvaluationCost(n, MOST_SPEED)  # until it has been tried
+        self._kept = 0.0  # seconds that the end takes, at least
         self._factorisation_seconds = math.inf
 
     def predict(self, kernel: Kernel, X: Tensor, y: Tensor, memory: int) -> None:
@@ -112,7 +114,24 @@ class IterativePlan:
         if self._factorises:
             return 1.5 * self._factorisation_seconds
         share = FINISHING_SHARE * self.timer.time_limit
-        return min(self.cost.finishing(*self.finishing(share)), share)
+        return max(min(self.cost.finishing(*self.finishing(share)), share), self._kept)
+
+    @contextlib.contextmanager
+    def another_start(self, model: HeldModel) -> Iterator[None]:
+        """What comes in between is predicted for this model, with time kept for the end of the one that is held."""
+        before = self.sizes, self.cost, self._factorises
+        self._kept = self.finishing_seconds()
+        self.cost = self.cost.elsewhere().after_sparse(model.points, model.left_over, model.posterior.noise_variance)
+        try:
+            yield
+        finally:
+            (self.sizes, self.cost, self._factorises), self._kept = before, 0.0
+
+    def operations_at(self, model: HeldModel) -> float:
+        """Of an evaluation there, as far as a sparse GP tells."""
+        cost = replace(self._counted, seconds_per_operation=1.0)
+        cost = cost.after_sparse(model.points, model.left_over, model.posterior.noise_variance)
+        return cost.predicted(cost.cheapest(self.sizes))
 
     def keep_time_to_finish(self) -> None:
         """TimeIsUpError where there would be none left for the end."""

@@ -1,6 +1,7 @@
 """Training an exact GP by conjugate gradients: θ from a search on subsets, then L-BFGS on the estimated likelihood.
 
-Whatever happens, the best model so far is there: before the first evaluation a sparse GP at the θ of the search.
+Then other starts that may lead higher are followed with all rows, while there is time. Whatever happens, the best model
+so far is there: before the first evaluation a sparse GP at the θ of the search.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.climbs import Climbs
 from nearexact.gp.exact import exact_memory
+from nearexact.gp.hills import halfway
 from nearexact.gp.iterative import Estimate
 from nearexact.gp.iterative_cost import possible_sizes
 from nearexact.gp.iterative_finishing import Finishing
-from nearexact.gp.iterative_model import HeldModel
+from nearexact.gp.iterative_model import Difference, HeldModel
 from nearexact.gp.iterative_plan import IterativePlan
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_workbench import Workbench
+from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, until_settled
 from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import OptimiserEnd, Step
+from nearexact.gp.other_starts import OtherStart, OtherStarts
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounds import Round
@@ -46,7 +50,8 @@ SEARCH_SHARE = 0.25  # of the time limit, at most ...
 LONGER_SEARCH_SHARE = 0.4  # ... or this where θ cannot be improved with all rows
 SEARCH_ROWS = 4096  # of the largest subset
 FIRST_POINTS = 400  # of the sparse GP that is there before anything else
-MOST_CLIMBS = 20
+MOST_CLIMBS = 20  # from one start
+ALL_ROWS_INSTEAD = 4.0  # times an evaluation of a larger subset: where one of all rows takes no more, it tells more
 
 
 class IterativeTraining:
@@ -103,7 +108,9 @@ class IterativeTraining:
             row_noise=self.row_noise,
             most_rows=SEARCH_ROWS,
             polishes=False,  # its best is climbed from with all rows
+            looks_for_details=False,  # with all rows, too
             keeps_digits=True,
+            is_worth=self._is_worth,
             on_round=on_round,
             clock=clock,
             numerics=numerics,
@@ -124,8 +131,9 @@ class IterativeTraining:
         self._finishing = Finishing(self._workbench, self._plan)
         self._best: HeldModel | None = None
         self._climbs: Climbs | None = None  # from the present start
+        self._leader: Climbs | None = None  # which have led to the best so far
+        self._others: OtherStarts | None = None  # once the first start was followed to its end
         self._started = 0.0
-        self._from_best_of_search = False  # or else from another θ, which all rows seemed to speak for
         self._recorded = True  # whether the present climb is in the history
 
     @property
@@ -140,40 +148,17 @@ class IterativeTraining:
         if self.timer.left() > 0.0:
             self.search.run()
         theta = best_with_all_rows(self.search, self.X, self.y, self.row_noise, self.timer)
-        self._from_best_of_search = theta is self.search.candidates[0].theta
-        self._best = self._sparse(theta, min(FIRST_POINTS, self._plan.sizes[-1]))
+        self._best = self._sparse(theta, self._first_points)
         self._plan.learn_from_sparse(self._best)
         self._ascend(self._best)
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
-        end: str = TrainingEnd.MAX_ITERATIONS
-        self._climbs = climbs = self._climbs_from(self._best)
-        for number in range(MOST_CLIMBS):
-            if number:
-                self._begin()
-            try:
-                optimiser_end = climbs.climb()
-            except TimeIsUpError:
-                end = TrainingEnd.TIME_LIMIT
-                break
-            except NumericalError as error:
-                logger.warning("a climb could not be computed: %s", error)
-                self._plan.sizes = [m for m in self._plan.sizes if m > climbs.points]  # with more points it is easier
-                if self._plan.sizes:
-                    continue
-                end = TrainingEnd.FAILED
-                break
-            if optimiser_end is OptimiserEnd.TIME_LIMIT:
-                end = TrainingEnd.TIME_LIMIT
-                break
-            if climbs.is_settled:
-                end = TrainingEnd.OPTIMUM_FOUND
-                break
-            wanted_end = self._record(StageEnd.COMPLETE, optimiser_end)
-            if wanted_end is not None:
-                end = wanted_end
-                break
+        self._leader = leader = self._climbs_from(self._best, keep=self._keep)
+        end = self._climb_on(leader, lambda _: leader.is_settled)
+        if end == TrainingEnd.OPTIMUM_FOUND:
+            self._others = OtherStarts(self.search, theta)
+            end = self._follow(self._others)
         self._finishing.finish(self._held(), self._keep)
         if not self._recorded:
             stage_end = next((stage for stage in (StageEnd.TIME_LIMIT, StageEnd.FAILED) if stage == end), None)
@@ -213,13 +198,13 @@ class IterativeTraining:
         if best.estimate is None:  # θ is that of a subset: whether it is right for all rows is not known
             optimum, rounds = self.search.candidates[0], self.search.rounds
             return Evidence(rounds[-1].rows, starts, agreeing, None, optimum.likelihood) if rounds else None
-        climbs = self._climbs
-        has_rival = self.search.has_rival() or self.search.has_left_behind_a_rival
-        gain = None
-        if climbs is not None and climbs.is_settled and self._from_best_of_search and self.search.is_complete:
-            # A climb that ends in noise may have missed as much as that hides.
-            hidden = STANDARD_ERRORS * best.estimate.standard_error
-            gain = None if has_rival else (climbs.left_to_gain + hidden) / self.n
+        leader, others, gain = self._leader, self._others, None
+        if others is not None:
+            agreeing, starts = others.support()
+            if leader is not None and leader.model.theta is best.theta and leader.is_settled and others.are_followed:
+                # A climb that ends in noise may have missed as much as that hides.
+                hidden = STANDARD_ERRORS * best.estimate.standard_error
+                gain = max(leader.left_to_gain + hidden, others.excess) / self.n
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
     def _ascend(self, model: HeldModel) -> None:
@@ -244,15 +229,114 @@ class IterativeTraining:
                 seconds = self._plan.seconds_before_factor(LONGER_SEARCH_SHARE * limit)
             self.search.timer.time_limit = seconds
 
-    def _climbs_from(self, model: HeldModel) -> Climbs:
+    @property
+    def _first_points(self) -> int:
+        return min(FIRST_POINTS, self._plan.sizes[-1])
+
+    def _is_worth(self, rows: int) -> bool:
+        """Whether a subset of so many rows costs much less than all of them, which tell more."""
+        model = self._sparse(self.search.candidates[0].theta, self._first_points)
+        return self._plan.operations_at(model) > ALL_ROWS_INSTEAD * self.search.evaluation_flops(rows)
+
+    # ---- climbs ----------------------------------------------------------------------------------------------------
+
+    def _climbs_from(
+        self,
+        model: HeldModel,
+        *,
+        keep: Callable[[HeldModel], None] = lambda _: None,
+        is_near_optimum: bool = True,
+        after_step: Callable[[Step], None] = lambda _: None,
+    ) -> Climbs:
         def on_step(points: int, step: Step) -> None:
             if self.on_step is not None:
-                self.on_step(Progress(points, -step.value, self.timer.seconds(), self.posterior))
+                self.on_step(Progress(points, self._held().value, self.timer.seconds(), self.posterior))
+            after_step(step)
 
         def curvature(theta: FloatArray) -> FloatArray | None:
-            return self.search.curvature(theta, self.n)
+            return self.search.curvature(theta, self.n) if is_near_optimum else None
 
-        return Climbs(self._workbench, self._plan, model, curvature=curvature, kept=self._keep, on_step=on_step)
+        return Climbs(self._workbench, self._plan, model, curvature=curvature, kept=keep, on_step=on_step)
+
+    def _climb_on(self, climbs: Climbs, is_enough: Callable[[OptimiserEnd], bool]) -> str:
+        """Climb after climb from one start, until that is enough: how it ended."""
+        self._climbs = climbs
+        for number in range(MOST_CLIMBS):
+            if number:
+                self._begin()
+            try:
+                end = climbs.climb()
+            except TimeIsUpError:
+                return TrainingEnd.TIME_LIMIT
+            except NumericalError as error:
+                logger.warning("a climb could not be computed: %s", error)
+                self._plan.sizes = [m for m in self._plan.sizes if m > climbs.points]  # with more points it is easier
+                if self._plan.sizes:
+                    continue
+                return TrainingEnd.FAILED
+            if end is OptimiserEnd.TIME_LIMIT:
+                return TrainingEnd.TIME_LIMIT
+            if is_enough(end):
+                return TrainingEnd.OPTIMUM_FOUND
+            wanted_end = self._record(StageEnd.COMPLETE, end)
+            if wanted_end is not None:
+                return wanted_end
+        return TrainingEnd.MAX_ITERATIONS
+
+    def _follow(self, others: OtherStarts) -> str:
+        """Other starts that may lead higher with all rows: what is found before is the best only after them."""
+        self._workbench.release()  # the search needs the memory
+        for start in others.take(lambda: self._held().theta, self.timer, self._plan.finishing_seconds):
+            wanted_end = self._record(StageEnd.COMPLETE, TrainingEnd.OPTIMUM_FOUND)
+            if wanted_end is not None:
+                return wanted_end
+            self._begin()
+            end = self._climb_from_other(others, start)
+            if end not in (TrainingEnd.OPTIMUM_FOUND, TrainingEnd.FAILED):
+                return end
+        return TrainingEnd.OPTIMUM_FOUND if others.are_all_tried else TrainingEnd.TIME_LIMIT
+
+    def _climb_from_other(self, others: OtherStarts, start: OtherStart) -> str:
+        """Climb from another start, until it has led higher, or is known not to."""
+        best, model = self._held(), self._sparse(start.theta, self._first_points)
+        if model.theta is not start.theta:  # it cannot be computed
+            return TrainingEnd.FAILED
+        top = others.known(best.theta, best.value)
+        settled = until_settled(self.n, top, settles=start.is_optimum)
+        with self._plan.another_start(model):
+            climbs = self._climbs_from(model, is_near_optimum=start.is_optimum, after_step=settled)
+
+            agrees = False
+
+            def is_enough(end: OptimiserEnd) -> bool:
+                nonlocal agrees
+                agrees = self._are_on_one_hill(climbs.model, best, top)
+                is_lower = climbs.model.value < best.value - AGREEMENT * self.n
+                return climbs.is_settled or agrees or (is_lower and end is not OptimiserEnd.MAX_ITERATIONS)
+
+            end = self._climb_on(climbs, is_enough)
+        found, difference = climbs.model, Difference.between(climbs.model, best)
+        leads = found.estimate is not None and difference.is_certain and not agrees
+        if end == TrainingEnd.OPTIMUM_FOUND:
+            others.followed(start, agrees=agrees, leads=leads, excess=difference.most)
+        if leads:
+            self._leader, self._plan.cost = climbs, climbs.cost
+            self._keep(found)
+        return end
+
+    def _are_on_one_hill(self, model: HeldModel, best: HeldModel, top: KnownOptimum | None) -> bool:
+        """Whether both are near to each other, or the likelihood halfway between them is about as high as theirs."""
+        margin, difference, objective = AGREEMENT * self.n, Difference.between(model, best), self._workbench.objective
+        if difference.is_certain or difference.likely < -margin or objective is None:
+            return False
+        if top is not None and top.is_near(model.theta, min(model.value, best.value)):
+            return True
+        between = self.layout.unpack(halfway(self.layout, model.theta, best.theta))
+        try:
+            value = objective.estimate(*between).value
+        except (NumericalError, TimeIsUpError):
+            return False
+        return min(model.value, best.value) - margin <= value <= max(model.value, best.value) + margin
 
     # ---- the record ------------------------------------------------------------------------------------------------
 

@@ -72,8 +72,9 @@ class Search:
     `time_limit` is in seconds of the clock, `memory` in bytes. `start` is tried before the others. With `polishes` the
     best of the last subset is climbed from until nothing is left to gain: else it is no evidence for any θ. With
     `looks_for_details` all rows are looked at for details that subsets do not show. With `keeps_digits` it stays where
-    a sparse GP of all rows can precondition conjugate gradients in 64 bits. The same seed gives the same search, as far
-    as the time limit allows.
+    a sparse GP of all rows can precondition conjugate gradients in 64 bits. `is_worth` is asked before each subset but
+    the first whether so many rows are worth the time. The same seed gives the same search, as far as the time limit
+    allows.
     """
 
     def __init__(
@@ -91,13 +92,14 @@ class Search:
         polishes: bool = True,
         looks_for_details: bool = True,
         keeps_digits: bool = False,
+        is_worth: Callable[[int], bool] = lambda _: True,
         on_round: Callable[[Round], None] = lambda _: None,
         clock: Callable[[], float] = time.perf_counter,
         numerics: Numerics = DEFAULT_NUMERICS,
     ) -> None:
         self.data = as_rows(X, y, row_noise)
         self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
-        self.numerics, self.polishes, self.on_round = numerics, polishes, on_round
+        self.numerics, self.polishes, self.is_worth, self.on_round = numerics, polishes, is_worth, on_round
         self.looks_for_details, self._stands_for = looks_for_details, self.data.n if keeps_digits else None
         self.timer = Timer(time_limit, clock)
         self.rounds: list[Round] = []
@@ -121,7 +123,10 @@ class Search:
         self.agreeing = 0  # starts of the present round
         self.hills = self._hills(FIRST_ROWS)  # of the last round
         self._last_ends: list[SubsetOptimum] = []  # of the starts of the last round
-        self._dropped = math.inf  # nats per row by which the best of what was not carried on was below the best
+        # Optima of smaller subsets that may yet win and were too many to be carried on; and whether an earlier search,
+        # which this one goes on from, had any.
+        self.left_behind: list[SubsetOptimum] = []
+        self._has_forgotten_rivals = False
         self.open_rounds: list[OpenRound] = []
         self.starts = SearchStarts(self)
         self._reserved = 0.0  # seconds of the present round that are for larger subsets
@@ -141,6 +146,9 @@ class Search:
         for position, rows in enumerate(self.sizes[begun:], begun):
             if position and (not self.rounds or self.timer.left() < FEWEST_EVALUATIONS * self.seconds_of(rows)):
                 break
+            if position and not self.is_worth(rows):
+                del self.sizes[position:]
+                break
             self._round(rows, self.starts.first() if position == 0 else self.starts.following(rows))
 
     def polish(self, seconds: float) -> None:
@@ -155,7 +163,7 @@ class Search:
         if last.rows == rows:
             self._settle(objective, seconds)
             return
-        leader, *others = self.carried()
+        leader, *others = self.carry_on()
         start = StartingPoint(leader.theta, self.curvature(leader.theta, rows))
         try:
             optimum = self.climb(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
@@ -185,7 +193,7 @@ class Search:
         """Whether something was left out, and all of it is known."""
         unfinished = [number for number, subset in enumerate(self.rounds) if not subset.finished]
         open_rounds = [subset.number for subset in self.open_rounds]
-        return bool(self.rounds) and not self.is_complete and unfinished == open_rounds
+        return bool(self.rounds) and unfinished == open_rounds and not (self.is_complete and not self.left_behind)
 
     def objective(self, rows: int) -> ExactObjective:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
@@ -217,7 +225,7 @@ class Search:
             matrix = second_derivatives(objective, LogCoordinates.from_theta(theta)) / rows
         except NumericalError:
             return None
-        self.flops += (len(theta) + 1) * exact_flops(rows, self._n_features)
+        self.flops += (len(theta) + 1) * self.evaluation_flops(rows)
         return positive(matrix, LEAST) if np.isfinite(matrix).all() else None
 
     def gain_per_row(self, theta: FloatArray) -> float:
@@ -248,7 +256,8 @@ class Search:
             self.is_complete
             and last.settled
             and climbed
-            and (last.rows >= self.data.n or not (self.has_rival() or self.has_left_behind_a_rival))
+            and not self.has_left_behind_a_rival
+            and (last.rows >= self.data.n or not self.has_rival())
         )
         agreeing, starts = last.support
         known_gain = gain if is_known else None
@@ -342,7 +351,7 @@ class Search:
             curvature=None if curvature is None else rows * curvature,
             clock=self.timer.clock,
         )
-        self.flops += optimum.evaluations * exact_flops(rows, self._n_features)
+        self.flops += optimum.evaluations * self.evaluation_flops(rows)
         return optimum
 
     def carried(self) -> list[SubsetOptimum]:
@@ -350,17 +359,24 @@ class Search:
 
         What looks like noise in few rows may turn out as fine details in more, and the other way round.
         """
-        rows = self.rounds[-1].rows if self.rounds else 1
         best, *others = self.candidates
         different = next((other for other in others if self._is_different(best, other)), None)
         if different is not None:
             others.remove(different)
             others.insert(0, different)
-        rivals = sum(best.likelihood - other.likelihood <= RIVAL * rows for other in others)
-        count = min(max(1 + rivals, CARRIED), MOST_CARRIED)
-        left_behind = [other for other in others[count - 1 :] if not self.hills.are_one(other, best)]
-        self._dropped = min([self._dropped, *((best.likelihood - other.likelihood) / rows for other in left_behind)])
-        return [best, *others][:count]
+        rivals = sum(self._may_win(other) for other in others)
+        return [best, *others][: min(max(1 + rivals, CARRIED), MOST_CARRIED)]
+
+    def carry_on(self) -> list[SubsetOptimum]:
+        """The same, before a larger subset. Rivals beyond them are left behind, for when there is time."""
+        carried = self.carried()
+        others = [other for other in self.candidates if other not in carried and self._may_win(other)]
+        self.left_behind += [other for other in others if not self.hills.are_one(other, carried[0])]
+        return carried
+
+    def _may_win(self, other: SubsetOptimum) -> bool:
+        rows = self.rounds[-1].rows if self.rounds else 1
+        return self.candidates[0].likelihood - other.likelihood <= RIVAL * rows
 
     def support_of(self, theta: FloatArray) -> tuple[int, int]:
         """How many starts agree on an optimum of the last subset, of how many; none on what is not one."""
@@ -375,12 +391,13 @@ class Search:
     @property
     def has_left_behind_a_rival(self) -> bool:
         """Whether more rows may have another best: of too many to be carried on, or one that subsets do not show."""
-        return self._dropped <= RIVAL or (self.starts.has_seen_details and self.sizes[-1] < self.data.n)
+        details = self.starts.has_seen_details and self.sizes[-1] < self.data.n
+        return bool(self.left_behind) or self._has_forgotten_rivals or details
 
     def doubt(self, *, looked_everywhere: bool, left_behind_a_rival: bool) -> None:
         """What an earlier search, whose rounds these are, has left open."""
         self.starts.has_looked_at_neighbours = looked_everywhere
-        self._dropped = 0.0 if left_behind_a_rival else math.inf
+        self._has_forgotten_rivals = left_behind_a_rival
 
     def _hills(self, rows: int) -> Hills:
         """None yet; a look at the likelihood takes a quarter of an evaluation."""
@@ -393,16 +410,18 @@ class Search:
 
     def has_rival(self) -> bool:
         """Whether another optimum explains the last subset nearly as well: more rows must decide."""
+        return bool(self.rivals())
+
+    def rivals(self) -> list[SubsetOptimum]:
+        """All optima on other hills that explain the last subset nearly as well as the best, the highest first."""
         if not self.rounds:
-            return False
+            return []
         best, *others = self.candidates
-        rows = self.rounds[-1].rows
-        near = [other for other in others if best.likelihood - other.likelihood <= RIVAL * rows]
-        objective, before, self._look_until = self.objective(rows), self._look_until, math.inf
-        hill = self.hills.place(objective, best)
-        is_there = any(self.hills.place(objective, other) != hill for other in near)
+        near = [other for other in others if self._may_win(other)]
+        objective, before, self._look_until = self.objective(self.rounds[-1].rows), self._look_until, math.inf
+        hills = [self.hills.place(objective, optimum) for optimum in (best, *near)]
         self._look_until = before
-        return is_there
+        return [other for number, other in enumerate(near, 1) if hills[number] not in hills[:number]]
 
     def _is_different(self, optimum: SubsetOptimum, other: SubsetOptimum) -> bool:
         return abs(math.log(self._noise(optimum) / self._noise(other))) >= math.log(OTHER_NOISE)
@@ -417,6 +436,10 @@ class Search:
     def seconds_of(self, rows: int) -> float:
         """What an evaluation with so many rows may take."""
         return float(self._evaluation_seconds * (rows / self._evaluation_rows) ** COST_POWER)
+
+    def evaluation_flops(self, rows: int) -> float:
+        """Operations of an evaluation with so many rows."""
+        return exact_flops(rows, self._n_features)
 
     def _leaders_seconds(self, rows: int) -> float:
         """What it takes to carry the best optimum of so many rows on to all larger subsets, and to polish it there."""

@@ -2,7 +2,7 @@
 
 Before sparse training a search has a share of the time only. Where training then needs no more time for itself, because
 nothing but θ is open, the starts that were left out are tried as well. Optima of smaller subsets that may win are
-followed to the largest.
+followed to the largest, also those that were too many to be carried on.
 """
 
 from __future__ import annotations
@@ -20,17 +20,36 @@ from nearexact.gp.search import SAME_OPTIMUM, Search
 
 
 def complete_search(search: Search, seconds: float) -> None:
-    """Try what there was no time for, for so long at most: subsets not yet begun, then starts that were left out."""
-    if not search.rounds or search.is_complete:
+    """Try what there was no time for, for so long at most: subsets not yet begun, starts, then optima left behind."""
+    if not search.rounds or (search.is_complete and not search.left_behind):
         return
     search.timer = Timer(seconds, search.timer.clock)
     search.run()
-    while search.open_rounds and len(search.rounds) == len(search.sizes):
+    if len(search.rounds) < len(search.sizes):
+        return
+    while search.open_rounds:
         subset = search.open_rounds[0]
         if not _tried_all(search, subset):
             return
         search.open_rounds.remove(subset)
         _count_again(search, subset)
+    _catch_up(search)
+
+
+def _catch_up(search: Search) -> None:
+    """Follow what was left behind to the largest subset, while there is time."""
+    last = search.rounds[-1].rows
+    while search.left_behind:
+        optimum = search.left_behind[0]
+        try:
+            there = _optimum(search, last, StartingPoint(optimum.theta, search.curvature(optimum.theta, last)))
+        except TimeIsUpError:
+            return
+        except NumericalError:
+            there = None  # it leads nowhere
+        del search.left_behind[0]
+        if there is not None:
+            _compare(search, replace(there, is_derived=optimum.is_derived))
 
 
 def _tried_all(search: Search, subset: OpenRound) -> bool:

@@ -98,7 +98,7 @@ class SearchStarts:
 
     def following(self, rows_now: int) -> Iterator[StartingPoint]:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
-        carried, rows = self.search.carried(), self.search.rounds[-1].rows
+        carried, rows = self.search.carry_on(), self.search.rounds[-1].rows
         self.search.earlier += carried
         waiting = self.search.waiting = [(c, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
         while waiting:
