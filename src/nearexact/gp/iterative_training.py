@@ -310,9 +310,10 @@ class IterativeTraining:
 
             def is_enough(end: OptimiserEnd) -> bool:
                 nonlocal agrees
+                if end is OptimiserEnd.MAX_ITERATIONS:  # it still rises, and may get over the hill of the best
+                    return False
                 agrees = self._are_on_one_hill(climbs.model, best, top)
-                is_lower = climbs.model.value < best.value - AGREEMENT * self.n
-                return climbs.is_settled or agrees or (is_lower and end is not OptimiserEnd.MAX_ITERATIONS)
+                return climbs.is_settled or agrees or climbs.model.value < best.value - AGREEMENT * self.n
 
             end = self._climb_on(climbs, is_enough)
         found, difference = climbs.model, Difference.between(climbs.model, best)
