@@ -47,8 +47,8 @@ class Climbs:
     """From one start. `model` is what they have led to so far.
 
     `curvature` gives second derivatives of the likelihood of some rows at a θ, if they are known; `on_step` is called
-    after each step of the optimiser with the number of points, and `kept` with each better model. Where `on_step`
-    raises StopIteration, the climb ends.
+    after each step of the optimiser with the number of points, and `kept` with each better model. `until` makes, for
+    each climb, what is called after its steps and ends it by StopIteration.
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class Climbs:
         curvature: Callable[[FloatArray], FloatArray | None],
         kept: Callable[[HeldModel], None],
         on_step: Callable[[int, Step], None],
+        until: Callable[[], Callable[[Step], None]] = lambda: lambda _: None,
     ) -> None:
         self.bench, self.plan, self.timer, self.n = bench, plan, plan.timer, len(bench.y)
-        self.model, self.curvature, self.kept, self.on_step = model, curvature, kept, on_step
+        self.model, self.curvature, self.kept, self.on_step, self.until = model, curvature, kept, on_step, until
         self.cost = plan.cost  # of evaluations, after the last one
         self.number = 0  # of climbs so far
         self.points = 0  # of the present climb
@@ -125,12 +126,18 @@ class Climbs:
                 raise _OnlyNoiseLeftError
             return value, gradient
 
+        check_end = self.until()
+
+        def after_step(step: Step) -> None:
+            self.on_step(len(objective.sparse.Z), step)
+            check_end(step)
+
         try:
             optimum = minimise(
                 LogCoordinates.objective(evaluate),
                 LogCoordinates.from_theta(theta),
                 bounds=LogCoordinates.bounds(self.bench.layout.bounds),
-                callback=lambda step: self.on_step(len(objective.sparse.Z), step),
+                callback=after_step,
                 settings=LBFGSSettings(
                     max_iterations=FIRST_STEPS * 2**self.number,
                     ftol=1e-8,

@@ -17,7 +17,14 @@ from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.exact import SLOWER_FACTORISATION, TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
 from nearexact.gp.flops import exact_flops, feature_count
-from nearexact.gp.known_optimum import RIVAL, KnownOptimum, SubsetOptimum, left_to_gain, until_settled
+from nearexact.gp.known_optimum import (
+    RIVAL,
+    WORTH_CARRYING,
+    KnownOptimum,
+    SubsetOptimum,
+    left_to_gain,
+    until_settled,
+)
 from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
@@ -58,7 +65,6 @@ POLISHING_SHARE = 0.3
 MOST_PASSES = 2  # over starts made from the best: they may lead to another one
 DETAILS_SHARE = 0.2  # of what is left after that, at most, for a look at details that more rows show
 COMPLETION_SHARE = 0.6  # of what is left in the end, for what the search had no time for
-WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 # While several starts compete, and for the best. They come from a search and are near their optimum already: steps that
 # are too long waste evaluations.
 COARSE, FINE = LBFGSSettings(ftol=1e-5, first_step=0.3), LBFGSSettings(ftol=1e-8, first_step=0.3)
@@ -357,12 +363,15 @@ class ExactTraining:
         is_whole = not (self.search.may_be_completed or self._beyond)
         if is_whole or left < FEW_EVALUATIONS * self._evaluation_seconds:
             return []
-        number, self._beyond = len(self.history), []
+        number = len(self.history)
         self.objective.release()  # the search needs the memory
-        complete_search(self.search, COMPLETION_SHARE * left)
+        self._beyond.append(self.search.candidates[0])  # whoever interrupts must not take it for whole
+        if self.search.may_be_completed:
+            complete_search(self.search, COMPLETION_SHARE * left)
         found = self._near([*self.search.carried(), *self.search.rivals()])
         near = [pair for pair in found if not any(np.array_equal(pair[0], theta) for theta in followed)]
         self._pending += [math.inf] * (number - len(self._pending)) + [deficit for _, deficit in near]
+        self._beyond = []
         return [theta for theta, _ in near]
 
     def _near(self, optima: list[SubsetOptimum]) -> list[tuple[FloatArray, float]]:
@@ -376,7 +385,7 @@ class ExactTraining:
     def _starts(self) -> list[FloatArray]:
         """The best of the search, and others that may yet win on all rows."""
         carried = self.search.carried()
-        self._beyond = [rival for rival in self.search.rivals() if rival not in carried]
+        self._beyond = [other for other in self.search.near_best() if other not in carried]
         near = self._near(carried)
         if not near:
             return [self.search.candidates[0].theta]

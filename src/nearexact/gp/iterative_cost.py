@@ -93,8 +93,7 @@ class EvaluationCost:
 
     def elsewhere(self) -> EvaluationCost:
         """At another θ: what an operation takes is known, how many iterations it takes is not."""
-        usual = EvaluationCost(self.n, self.seconds_per_operation, kernel_pass=self.kernel_pass)
-        return self if not self.is_measured else usual
+        return EvaluationCost(self.n, self.seconds_per_operation, kernel_pass=self.kernel_pass)
 
     def after_weights(self, m: int, iterations: int) -> EvaluationCost:
         """After weights to rounding, which have taken so many iterations."""

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nearexact.evidence import STANDARD_ERRORS, Evidence
@@ -26,10 +27,10 @@ from nearexact.gp.iterative_model import Difference, HeldModel
 from nearexact.gp.iterative_plan import IterativePlan
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_workbench import Workbench
-from nearexact.gp.known_optimum import AGREEMENT, KnownOptimum, until_settled
+from nearexact.gp.known_optimum import AGREEMENT, SETTLED_GAIN, KnownOptimum, until_settled
 from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import OptimiserEnd, Step
-from nearexact.gp.other_starts import OtherStart, OtherStarts
+from nearexact.gp.other_starts import OtherEnd, OtherStart, OtherStarts
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounds import Round
@@ -154,7 +155,7 @@ class IterativeTraining:
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
-        self._leader = leader = self._climbs_from(self._best, keep=self._keep)
+        self._leader = leader = self._climbs_from(self._best)
         end = self._climb_on(leader, lambda _: leader.is_settled)
         if end == TrainingEnd.OPTIMUM_FOUND:
             self._others = OtherStarts(self.search, theta)
@@ -203,8 +204,9 @@ class IterativeTraining:
             agreeing, starts = others.support()
             if leader is not None and leader.model.theta is best.theta and leader.is_settled and others.are_followed:
                 # A climb that ends in noise may have missed as much as that hides.
-                hidden = STANDARD_ERRORS * best.estimate.standard_error
-                gain = max(leader.left_to_gain + hidden, others.excess) / self.n
+                error = best.estimate.standard_error
+                highest = others.excess(best.estimate.value, error)
+                gain = max(leader.left_to_gain + STANDARD_ERRORS * error, highest) / self.n
         return Evidence(self.n, starts, agreeing, gain, best.value)
 
     def _ascend(self, model: HeldModel) -> None:
@@ -235,7 +237,10 @@ class IterativeTraining:
 
     def _is_worth(self, rows: int) -> bool:
         """Whether a subset of so many rows costs much less than all of them, which tell more."""
-        model = self._sparse(self.search.candidates[0].theta, self._first_points)
+        try:
+            model = self._sparse(self.search.candidates[0].theta, self._first_points)
+        except NumericalError:
+            return True
         return self._plan.operations_at(model) > ALL_ROWS_INSTEAD * self.search.evaluation_flops(rows)
 
     # ---- climbs ----------------------------------------------------------------------------------------------------
@@ -244,19 +249,26 @@ class IterativeTraining:
         self,
         model: HeldModel,
         *,
-        keep: Callable[[HeldModel], None] = lambda _: None,
+        leads: bool = True,
         is_near_optimum: bool = True,
-        after_step: Callable[[Step], None] = lambda _: None,
+        until: Callable[[], Callable[[Step], None]] = lambda: lambda _: None,
     ) -> Climbs:
+        """`leads` is whether these lead to the best so far; else that stays what it is until they have ended."""
+
         def on_step(points: int, step: Step) -> None:
             if self.on_step is not None:
-                self.on_step(Progress(points, self._held().value, self.timer.seconds(), self.posterior))
-            after_step(step)
+                best = self._held()
+                at = (points, -step.value) if leads else (best.points, best.value)
+                self.on_step(Progress(*at, self.timer.seconds(), self.posterior))
+
+        def keep(model: HeldModel) -> None:
+            if leads:
+                self._keep(model)
 
         def curvature(theta: FloatArray) -> FloatArray | None:
             return self.search.curvature(theta, self.n) if is_near_optimum else None
 
-        return Climbs(self._workbench, self._plan, model, curvature=curvature, kept=keep, on_step=on_step)
+        return Climbs(self._workbench, self._plan, model, curvature=curvature, kept=keep, on_step=on_step, until=until)
 
     def _climb_on(self, climbs: Climbs, is_enough: Callable[[OptimiserEnd], bool]) -> str:
         """Climb after climb from one start, until that is enough: how it ended."""
@@ -286,43 +298,54 @@ class IterativeTraining:
     def _follow(self, others: OtherStarts) -> str:
         """Other starts that may lead higher with all rows: what is found before is the best only after them."""
         self._workbench.release()  # the search needs the memory
+        end: str = TrainingEnd.OPTIMUM_FOUND
         for start in others.take(lambda: self._held().theta, self.timer, self._plan.finishing_seconds):
-            wanted_end = self._record(StageEnd.COMPLETE, TrainingEnd.OPTIMUM_FOUND)
+            failed = end == TrainingEnd.FAILED
+            wanted_end = self._record(StageEnd.FAILED if failed else StageEnd.COMPLETE, end)
             if wanted_end is not None:
                 return wanted_end
             self._begin()
+            self._climbs = None
             end = self._climb_from_other(others, start)
             if end not in (TrainingEnd.OPTIMUM_FOUND, TrainingEnd.FAILED):
                 return end
-        return TrainingEnd.OPTIMUM_FOUND if others.are_all_tried else TrainingEnd.TIME_LIMIT
+        return TrainingEnd.TIME_LIMIT if others.lack_time else TrainingEnd.OPTIMUM_FOUND
 
     def _climb_from_other(self, others: OtherStarts, start: OtherStart) -> str:
         """Climb from another start, until it has led higher, or is known not to."""
-        best, model = self._held(), self._sparse(start.theta, self._first_points)
-        if model.theta is not start.theta:  # it cannot be computed
+        best = self._held()
+        try:
+            model = self._sparse(start.theta, self._first_points)
+        except NumericalError:
             return TrainingEnd.FAILED
-        top = others.known(best.theta, best.value)
-        settled = until_settled(self.n, top, settles=start.is_optimum)
+        if model.theta is not start.theta:  # it cannot be computed there
+            return TrainingEnd.FAILED
+        top, agrees = others.known(best.theta, best.value), False
+        until = partial(until_settled, self.n, top, settles=start.is_optimum)
+
+        def is_enough(end: OptimiserEnd) -> bool:
+            nonlocal agrees
+            if end is OptimiserEnd.MAX_ITERATIONS:  # it still rises, and may get over the hill of the best
+                return False
+            agrees = self._are_on_one_hill(climbs.model, best, top)
+            left = SETTLED_GAIN * self.n if end is OptimiserEnd.CALLBACK else climbs.left_to_gain
+            is_known = end is OptimiserEnd.CALLBACK or climbs.number > 1  # one climb does not tell
+            is_lower = is_known and climbs.model.value + left < best.value - AGREEMENT * self.n
+            return agrees or climbs.is_settled or is_lower
+
         with self._plan.another_start(model):
-            climbs = self._climbs_from(model, is_near_optimum=start.is_optimum, after_step=settled)
-
-            agrees = False
-
-            def is_enough(end: OptimiserEnd) -> bool:
-                nonlocal agrees
-                if end is OptimiserEnd.MAX_ITERATIONS:  # it still rises, and may get over the hill of the best
-                    return False
-                agrees = self._are_on_one_hill(climbs.model, best, top)
-                return climbs.is_settled or agrees or climbs.model.value < best.value - AGREEMENT * self.n
-
+            climbs = self._climbs_from(model, leads=False, is_near_optimum=start.is_optimum, until=until)
             end = self._climb_on(climbs, is_enough)
-        found, difference = climbs.model, Difference.between(climbs.model, best)
-        leads = found.estimate is not None and difference.is_certain and not agrees
-        if end == TrainingEnd.OPTIMUM_FOUND:
-            others.followed(start, agrees=agrees, leads=leads, excess=difference.most)
+        found = climbs.model
+        leads = found.estimate is not None and Difference.between(found, best).is_certain
         if leads:
             self._leader, self._plan.cost = climbs, climbs.cost
             self._keep(found)
+            others.lead(start)
+        if end == TrainingEnd.OPTIMUM_FOUND and found.estimate is not None:
+            left = climbs.left_to_gain if math.isfinite(climbs.left_to_gain) else 0.0
+            reached = OtherEnd(found.value, found.estimate.standard_error, left)
+            others.followed(start, reached, agrees=agrees or leads)
         return end
 
     def _are_on_one_hill(self, model: HeldModel, best: HeldModel, top: KnownOptimum | None) -> bool:

@@ -17,6 +17,7 @@ from nearexact.typing import FloatArray
 
 AGREEMENT = 0.005  # nats per row below the best, up to which a start has ended near it
 RIVAL = 0.03  # nats per row: of an optimum so near to the best of a subset nobody knows which one wins on more rows
+WORTH_CARRYING = 0.2  # nats per row below the best of a subset, up to which another optimum may yet win on all rows
 SETTLED_GAIN = 5e-4  # nats per row that may be left to gain where a start has settled
 SETTLED_STEPS = 3  # whose gains are compared with those of as many before
 

@@ -7,14 +7,16 @@ known to be that.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from nearexact.evidence import STANDARD_ERRORS
 from nearexact.gp.budget import TimeIsUpError, Timer
-from nearexact.gp.known_optimum import KnownOptimum
+from nearexact.gp.known_optimum import WORTH_CARRYING, KnownOptimum, SubsetOptimum
 from nearexact.gp.search import Search
 from nearexact.gp.search_completion import complete_search
 from nearexact.gp.search_starts import CONFIRMING
@@ -35,27 +37,41 @@ class OtherStart:
     is_made: bool = False  # from the best: where that leads, it says nothing about who agrees
 
 
+@dataclass(frozen=True, eq=False)
+class OtherEnd:
+    """Where a start has led to with all rows, and what it may still gain."""
+
+    likelihood: float
+    standard_error: float
+    left_to_gain: float = 0.0
+
+
 class OtherStarts:
     """Those besides the `first` start, which was followed to its end with all rows."""
 
     def __init__(self, search: Search, first: FloatArray) -> None:
-        self.search, self._first = search, first
+        self.search = search
         self._leading: FloatArray = first  # the start that has led to the best
+        self._origin: FloatArray | None = None  # that which had led to what the leading start was made from
         self._taken: list[FloatArray] = [first]
         self._open: list[OtherStart] = []
-        self._agreeing, self._count = 1, 1  # starts that were followed with all rows, the first one counted
-        self.excess = 0.0  # nats by which any of them may be higher than the best, as estimates are uncertain
-        self._has_ended = False
+        # Starts that were followed with all rows, and of these who agrees. With other noise, or made from an optimum,
+        # the first one says nothing: the optimum that it comes from may be followed as well.
+        self._count = self._agreeing = int(any(first is own.theta for own in search.candidates if not own.is_derived))
+        self._ends: list[OtherEnd] = []
+        self._has_ended = self._lacked_time = False
+        self._known: KnownOptimum | None = None
 
     @property
-    def are_all_tried(self) -> bool:
-        """Whether there was time for all of them."""
-        return self._has_ended and self.search.is_complete and not self.search.has_left_behind_a_rival
+    def lack_time(self) -> bool:
+        """Whether there was no time for all of them."""
+        return self._lacked_time or not self.search.is_complete or bool(self.search.left_behind)
 
     @property
     def are_followed(self) -> bool:
         """Whether nothing is left that may lead higher, as far as anybody knows."""
-        return self.are_all_tried and not self._open
+        is_open = bool(self._open) or self.lack_time or self.search.has_left_behind_a_rival
+        return self._has_ended and not is_open
 
     def take(self, best: Callable[[], FloatArray], timer: Timer, kept: Callable[[], float]) -> Iterator[OtherStart]:
         """One after the other; `best` is asked for the best θ so far, and `kept` for the seconds that the end takes."""
@@ -66,7 +82,7 @@ class OtherStarts:
         if not self.search.rounds:
             return
         complete_search(self.search, COMPLETION_SHARE * left())
-        for optimum in [self.search.candidates[0], *self.search.rivals()]:
+        for optimum in self._optima():
             yield from self._begin(OtherStart(optimum.theta, is_optimum=True, is_made=optimum.is_derived))
         if self.search.rounds[-1].rows >= self.search.data.n:  # all the rest was tried with all rows
             self._has_ended = True
@@ -74,20 +90,29 @@ class OtherStarts:
         try:
             details = starts_with_details(self.search, best(), DETAILS_SHARE * left())
         except TimeIsUpError:
+            self._lacked_time = True
             return
         for theta in details:
             yield from self._begin(OtherStart(theta, is_optimum=False))
         for _ in range(MOST_PASSES):
             known = best()
-            for start in self._made_from(known, is_made=True):
+            for start in itertools.chain(self._made_from(known, is_made=True), self._confirming()):
                 yield start
                 if best() is not known:  # what is made from that one is worth more
                     break
             if best() is known:
                 self._has_ended = True
-                break
-        if self._has_ended:
-            yield from self._confirming()
+                return
+
+    def _optima(self) -> list[SubsetOptimum]:
+        """The best of the search and its rivals; and what it would have carried on, where larger subsets were left."""
+        best, *others = self.search.candidates
+        if self.search.is_cut:
+            most = WORTH_CARRYING * self.search.rounds[-1].rows
+            others = [other for other in self.search.carried() if best.likelihood - other.likelihood <= most]
+        else:
+            others = []
+        return list(dict.fromkeys([best, *self.search.rivals(), *others]))
 
     def _made_from(self, theta: FloatArray, *, is_made: bool) -> Iterator[OtherStart]:
         """With its inputs switched on again, with related values, with finer details."""
@@ -96,8 +121,10 @@ class OtherStarts:
 
     def _confirming(self) -> Iterator[OtherStart]:
         """Where only what was made from another optimum has led to the best: what others lead to in the same way."""
-        others = [optimum for optimum in self.search.candidates if not optimum.is_derived]
-        for other in others[1 : 1 + CONFIRMING]:
+        known = [optimum for optimum in self.search.candidates if not optimum.is_derived]
+        origin = next((optimum for optimum in known if optimum.theta is self._origin), self.search.candidates[0])
+        others = [other for other in known if other is not origin and not self.search.hills.are_one(other, origin)]
+        for other in others[:CONFIRMING]:
             if self.support()[0] >= CONFIRMED:
                 return
             yield from self._made_from(other.theta, is_made=False)
@@ -109,19 +136,28 @@ class OtherStarts:
         self._open.append(start)
         yield start
 
-    def followed(self, start: OtherStart, *, agrees: bool, leads: bool, excess: float) -> None:
-        """A start has come to its end: near the best so far, or higher, or neither.
+    def lead(self, start: OtherStart) -> None:
+        """This one has led higher than all before."""
+        self._origin, self._leading, self._agreeing = self._leading, start.theta, 0
 
-        `excess` is by how many nats it may be higher than the best so far.
-        """
+    def followed(self, start: OtherStart, end: OtherEnd, *, agrees: bool) -> None:
+        """A start has come to its end, on the hill of the best or elsewhere; what leads agrees with itself."""
         self._open.remove(start)
-        if leads:
-            self._leading, self._agreeing, self.excess = start.theta, 0 if start.is_made else 1, 0.0
-        elif agrees:
-            self._agreeing += not start.is_made
-        else:
-            self.excess = max(self.excess, excess)
-        self._count += not start.is_made
+        self._ends.append(end)
+        if not start.is_made:
+            self._agreeing += agrees
+            self._count += 1
+
+    def excess(self, likelihood: float, standard_error: float) -> float:
+        """Nats by which any of them may be higher than this, about whatever the estimates hide."""
+        return max(
+            (
+                end.likelihood + end.left_to_gain - likelihood
+                + STANDARD_ERRORS * math.hypot(end.standard_error, standard_error)
+                for end in self._ends
+            ),
+            default=0.0,
+        )  # fmt: skip
 
     def support(self) -> tuple[int, int]:
         """How many starts agree on the best, of how many: with all rows, or on the subset that its start came from."""
@@ -129,8 +165,9 @@ class OtherStarts:
 
     def known(self, theta: FloatArray, likelihood: float) -> KnownOptimum | None:
         """The best so far, if it is known how the likelihood bends around it."""
-        n = self.search.data.n
-        curvature = self.search.curvature(theta, n)
-        if curvature is None or not math.isfinite(likelihood):
-            return None
-        return KnownOptimum(self.search.layout, theta, likelihood, n, curvature)
+        if self._known is None or self._known.theta is not theta:
+            n, self._known = self.search.data.n, None
+            curvature = self.search.curvature(theta, n)
+            if curvature is not None:
+                self._known = KnownOptimum(self.search.layout, theta, likelihood, n, curvature)
+        return self._known

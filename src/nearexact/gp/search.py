@@ -127,6 +127,7 @@ class Search:
         # which this one goes on from, had any.
         self.left_behind: list[SubsetOptimum] = []
         self._has_forgotten_rivals = False
+        self.is_cut = False  # whether larger subsets were not worth their time
         self.open_rounds: list[OpenRound] = []
         self.starts = SearchStarts(self)
         self._reserved = 0.0  # seconds of the present round that are for larger subsets
@@ -147,6 +148,7 @@ class Search:
             if position and (not self.rounds or self.timer.left() < FEWEST_EVALUATIONS * self.seconds_of(rows)):
                 break
             if position and not self.is_worth(rows):
+                self.is_cut = True
                 del self.sizes[position:]
                 break
             self._round(rows, self.starts.first() if position == 0 else self.starts.following(rows))
@@ -364,19 +366,23 @@ class Search:
         if different is not None:
             others.remove(different)
             others.insert(0, different)
-        rivals = sum(self._may_win(other) for other in others)
-        return [best, *others][: min(max(1 + rivals, CARRIED), MOST_CARRIED)]
+        return [best, *others][: min(max(1 + len(self.near_best()), CARRIED), MOST_CARRIED)]
 
     def carry_on(self) -> list[SubsetOptimum]:
         """The same, before a larger subset. Rivals beyond them are left behind, for when there is time."""
         carried = self.carried()
-        others = [other for other in self.candidates if other not in carried and self._may_win(other)]
+        others = [other for other in self.near_best() if other not in carried and other not in self.left_behind]
         self.left_behind += [other for other in others if not self.hills.are_one(other, carried[0])]
         return carried
 
-    def _may_win(self, other: SubsetOptimum) -> bool:
-        rows = self.rounds[-1].rows if self.rounds else 1
-        return self.candidates[0].likelihood - other.likelihood <= RIVAL * rows
+    def near_best(self) -> list[SubsetOptimum]:
+        """Other optima that explain the last subset nearly as well as the best; some may be on one hill with it."""
+        best, *others = self.candidates
+        return [other for other in others if best.likelihood - other.likelihood <= RIVAL * self._last_rows]
+
+    @property
+    def _last_rows(self) -> int:
+        return self.rounds[-1].rows if self.rounds else 1
 
     def support_of(self, theta: FloatArray) -> tuple[int, int]:
         """How many starts agree on an optimum of the last subset, of how many; none on what is not one."""
@@ -416,11 +422,12 @@ class Search:
         """All optima on other hills that explain the last subset nearly as well as the best, the highest first."""
         if not self.rounds:
             return []
-        best, *others = self.candidates
-        near = [other for other in others if self._may_win(other)]
-        objective, before, self._look_until = self.objective(self.rounds[-1].rows), self._look_until, math.inf
-        hills = [self.hills.place(objective, optimum) for optimum in (best, *near)]
-        self._look_until = before
+        near = self.near_best()
+        objective, before, self._look_until = self.objective(self._last_rows), self._look_until, math.inf
+        try:
+            hills = [self.hills.place(objective, optimum) for optimum in (self.candidates[0], *near)]
+        finally:
+            self._look_until = before
         return [other for number, other in enumerate(near, 1) if hills[number] not in hills[:number]]
 
     def _is_different(self, optimum: SubsetOptimum, other: SubsetOptimum) -> bool:

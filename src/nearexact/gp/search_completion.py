@@ -47,9 +47,9 @@ def _catch_up(search: Search) -> None:
             return
         except NumericalError:
             there = None  # it leads nowhere
-        del search.left_behind[0]
         if there is not None:
             _compare(search, replace(there, is_derived=optimum.is_derived))
+        del search.left_behind[0]  # only now, after it counts
 
 
 def _tried_all(search: Search, subset: OpenRound) -> bool:

@@ -100,7 +100,11 @@ class SearchStarts:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
         carried, rows = self.search.carry_on(), self.search.rounds[-1].rows
         self.search.earlier += carried
-        waiting = self.search.waiting = [(c, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
+        self.search.waiting = [(c, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
+        return self._following(rows_now)
+
+    def _following(self, rows_now: int) -> Iterator[StartingPoint]:
+        waiting = self.search.waiting
         while waiting:
             optimum = waiting[0][0]
             yield StartingPoint(optimum.theta, self.search.curvature(optimum.theta, rows_now), optimum.is_derived)

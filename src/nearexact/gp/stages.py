@@ -87,6 +87,6 @@ class Progress:
     """Where training stands after a step of the optimiser."""
 
     m: int
-    objective: float  # here, not the best so far
+    objective: float  # here, not the best so far; that, while starts are followed that may be better
     seconds: float  # since training started
     posterior: Callable[[], Posterior]  # costs about as much as a step
