@@ -32,9 +32,8 @@ def test_demo_certifies_both_data_sets_and_draws_a_picture(tmp_path: Path) -> No
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    ("option", "way"), [([], "by BoTorch"), pytest.param(["--torch"], "by torch", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("option", "way"), [([], "by BoTorch"), (["--torch"], "by torch")])
 def test_bayesian_optimisation_comes_near_the_maximum(option: list[str], way: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "botorch_surrogate.py"), *option]
     output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout

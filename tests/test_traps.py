@@ -54,7 +54,7 @@ def categories(n: int) -> Data:
     return X, 5.0 * np.sin(wave) + np.array([0.0, 3.0, -2.0])[category] + 0.3 * random.normal(size=n)
 
 
-TRAPS = [few_of_many_inputs, ripples, groups, step, categories]
+TRAPS = [pytest.param(few_of_many_inputs, marks=pytest.mark.slow), ripples, groups, step, categories]
 
 
 @pytest.mark.parametrize("trap", TRAPS)
@@ -84,7 +84,7 @@ def test_four_of_thirty_two_inputs_are_found_among_five_thousand_rows(estimator:
     assert lengthscales[:4].max() < np.sort(lengthscales[4:])[0]
 
 
-@pytest.mark.parametrize(("rows", "inputs"), [(30, 2), (60, 10), (150, 5)])
+@pytest.mark.parametrize(("rows", "inputs"), [(30, 2), (60, 10), pytest.param(150, 5, marks=pytest.mark.slow)])
 def test_what_few_rows_of_noise_gain_by_chance_is_still_noise(rows: int, inputs: int) -> None:
     for seed in range(2):
         random = np.random.default_rng(seed)

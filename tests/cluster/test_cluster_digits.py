@@ -70,6 +70,7 @@ def test_one_and_two_workers_give_the_same_digits(client: Any, alone: Any) -> No
     assert_same_digits(fit(client, 20), fit(alone, 20))
 
 
+@pytest.mark.slow
 def test_two_fits_at_once_do_not_disturb_each_other(client: Any) -> None:
     targets = (Y, Y**2)
     expected = [fit(client, 5, y) for y in targets]

@@ -377,6 +377,7 @@ def test_a_page_that_cannot_be_written_takes_nothing_else_with_it(
     assert nearexact.load(model)
 
 
+@pytest.mark.slow
 def test_a_fit_is_saved_though_nobody_reads_what_it_shows(tmp_path: Path) -> None:
     """As with `nearexact fit … 2>&1 | head -1`."""
     houses(40).to_csv(tmp_path / "t.csv", index=False)

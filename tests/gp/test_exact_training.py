@@ -42,7 +42,7 @@ def test_finds_an_optimum_and_leaves_the_noise_trap() -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("n", [150, 600])
+@pytest.mark.parametrize("n", [150, pytest.param(600, marks=pytest.mark.slow)])
 def test_memory_is_what_was_announced(name: str, n: int) -> None:
     X, y = (torch.tensor(values) for values in standardised(n))
     with Allocations() as allocations:

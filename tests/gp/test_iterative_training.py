@@ -118,7 +118,7 @@ def two_scales(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return X, (y - y.mean()) / y.std()
 
 
-@pytest.mark.parametrize("rows", [300, 500])
+@pytest.mark.parametrize("rows", [pytest.param(300, marks=pytest.mark.slow), 500])
 def test_a_better_optimum_than_that_of_the_first_start_is_found_and_takes_its_place(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,8 +289,8 @@ def test_pure_noise_is_no_trouble() -> None:
 def test_a_climb_begins_again_where_other_points_are_much_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first evaluation nobody knows how many points a smooth function needs."""
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1.0, 1.0, size=(1000, 6))
-    y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=1000)
+    X = rng.uniform(-1.0, 1.0, size=(600, 6))
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * rng.normal(size=600)
     training = IterativeTraining(SquaredExponential(), X, (y - y.mean()) / y.std(), seed=0, search_limit=0.0)
     assert training._plan.points() >= 400
     monkeypatch.setattr(training._plan, "learn_from_sparse", lambda _: None)

@@ -53,7 +53,7 @@ def cut_short(rows: int, starts: int) -> tuple[Search, Clock]:
     return search, clock
 
 
-@pytest.mark.parametrize("rows", [200, 520])
+@pytest.mark.parametrize("rows", [200, pytest.param(520, marks=pytest.mark.slow)])
 def test_what_was_left_out_is_tried_and_may_win(rows: int) -> None:
     search, _ = cut_short(rows, starts=1)
     assert not search.is_complete

@@ -65,7 +65,16 @@ def test_when_max_inducing_is_to_blame(n: int, max_inducing: int, early: bool) -
 
 
 @pytest.mark.parametrize(("procedure", "bound"), [("paper", "elbo"), ("robust", "elbo"), ("robust", "tight")])
-@pytest.mark.parametrize("name", ["squared_exponential", "matern12", "arc_cosine_1", "sum", "rational_quadratic"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "squared_exponential",
+        "matern12",
+        "arc_cosine_1",
+        "sum",
+        pytest.param("rational_quadratic", marks=pytest.mark.slow),
+    ],
+)
 def test_stages_hold_true_bounds_of_their_hyperparameters(procedure: str, bound: str, name: str) -> None:
     X, y = standardised(60)
     training = Training(KERNELS[name], X, y, procedure=procedure, bound=bound, seed=0, max_inducing=20)

@@ -168,7 +168,9 @@ def test_looking_is_not_counted_as_training() -> None:
     assert counted[0] == counted[1]
 
 
-@pytest.mark.parametrize("name", ["itergp", "svgp", "sgpr", "gpr"])
+@pytest.mark.parametrize(
+    "name", ["itergp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("svgp", "sgpr", "gpr"))]
+)
 def test_nothing_is_imported_on_the_clock(name: str) -> None:
     script = f"""
 import sys

@@ -14,8 +14,9 @@ EXAMPLE = "examples/plugin_sklearn/sklearn_gp.py:SklearnGP"
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("sgpr", {"max_inducing": 10}),
-        *(pytest.param(name, {}, marks=pytest.mark.slow) for name in (*methods.BUILT_IN, EXAMPLE)),
+        ("linear", {}),
+        pytest.param("sgpr", {"max_inducing": 10}, marks=pytest.mark.slow),
+        *(pytest.param(name, {}, marks=pytest.mark.slow) for name in (*methods.BUILT_IN, EXAMPLE) if name != "linear"),
     ],
 )
 def test_methods_keep_all_rules(name: str, options: dict[str, int]) -> None:
