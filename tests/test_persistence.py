@@ -370,6 +370,7 @@ def test_a_huge_header_is_refused_before_it_is_parsed(saved: Path, tmp_path: Pat
     assert "it is shorter than it should be" in refused(tmp_path / "huge.nx")
 
 
+@pytest.mark.slow
 def test_a_model_of_many_inputs_is_read_again(tmp_path: Path) -> None:
     """Its header is megabytes, and rightly so."""
     rng = np.random.default_rng(0)

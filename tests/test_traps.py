@@ -92,7 +92,7 @@ def test_what_few_rows_of_noise_gain_by_chance_is_still_noise(rows: int, inputs:
         assert model.certificate_.verdict == "no better than noise"
 
 
-@pytest.mark.parametrize("estimator", [GPRegressor, SGPRegressor])
+@pytest.mark.parametrize("estimator", [GPRegressor, pytest.param(SGPRegressor, marks=pytest.mark.slow)])
 def test_a_clear_function_of_more_inputs_than_rows_is_not_called_noise(estimator: type[SGPRegressor]) -> None:
     X, y = wide_table(rows=100, inputs=120, noise=0.3)
     with warnings.catch_warnings():
@@ -141,7 +141,8 @@ def test_details_that_only_more_rows_show_end_what_spoke_for_a_model() -> None:
     assert model.certificate_.verdict == "not reached"
 
 
-@pytest.mark.parametrize("cycle", [0.35, pytest.param(1.3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cycle", [0.35, 1.3])
 def test_a_period_is_found_wherever_it_is(cycle: float) -> None:
     """The likelihood has a peak for every number of cycles in the range; a kernel comes with a period of 1."""
     random = np.random.default_rng(0)

@@ -293,7 +293,9 @@ def test_selection_is_given_up_between_blocks() -> None:
     assert next(calls) == 3
 
 
-@pytest.mark.parametrize("limit", ["10MB", "14MB", "17MB"])
+@pytest.mark.parametrize(
+    "limit", ["10MB", pytest.param("14MB", marks=pytest.mark.slow), pytest.param("17MB", marks=pytest.mark.slow)]
+)
 def test_memory_limit_caps_m_and_holds(limit: str) -> None:
     X, y = standardised(2000)
     inputs, targets = torch.tensor(X), torch.tensor(y)

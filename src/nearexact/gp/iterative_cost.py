@@ -135,8 +135,9 @@ class EvaluationCost:
         share = LEAST_SHARE if self.iterations > NO_ITERATIONS else LEAST_WITHOUT
         least = self.iterations_m * max(factor, share) if self.is_measured else 0.0
         possible = [m for m in sizes if m >= least] or sizes[-1:]
-        most = NEARLY_AS_CHEAP * min(map(self.predicted, possible))
-        return max(m for m in possible if self.predicted(m) <= most)
+        counted = replace(self, seconds_per_operation=1.0, kernel_pass=USUAL_PASS)  # since a clock decides nothing
+        most = NEARLY_AS_CHEAP * min(map(counted.predicted, possible))
+        return max(m for m in possible if counted.predicted(m) <= most)
 
     def least_noise(self, seconds: float) -> float:
         """The smallest noise variance, relative to what P leaves of k(x, x), with which weights are found in this time.
