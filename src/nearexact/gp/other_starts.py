@@ -106,12 +106,9 @@ class OtherStarts:
 
     def _optima(self) -> list[SubsetOptimum]:
         """The best of the search and its rivals; and what it would have carried on, where larger subsets were left."""
-        best, *others = self.search.candidates
-        if self.search.is_cut:
-            most = WORTH_CARRYING * self.search.rounds[-1].rows
-            others = [other for other in self.search.carried() if best.likelihood - other.likelihood <= most]
-        else:
-            others = []
+        best, others = self.search.candidates[0], self.search.carried() if self.search.is_cut else []
+        least = best.likelihood - WORTH_CARRYING * self.search.rounds[-1].rows
+        others = [other for other in others if other.likelihood >= least]
         return list(dict.fromkeys([best, *self.search.rivals(), *others]))
 
     def _made_from(self, theta: FloatArray, *, is_made: bool) -> Iterator[OtherStart]:
