@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nearexact.gp.linalg import lower_inverse, solve_columns
+from nearexact.gp.lapack import cholesky, inverse
+from nearexact.gp.linalg import as_columns, solve_columns
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior
@@ -18,10 +19,11 @@ from nearexact.gp.rounding import check_digits
 from nearexact.gp.row_noise import RowNoise, check_noise
 from nearexact.gp.safety import NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
 from nearexact.kernels.base import Kernel, Tensors, add_to
+from nearexact.kernels.form import with_diagonal
 from nearexact.typing import FloatArray
 from nearexact.validation import as_training_data
 
-SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its factor, and a copy of that
+SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its factor, and that of a model
 TRIAL_NOISE, FEWEST_TRIAL_ROWS = 0.1, 100
 TRIAL_WORK = 10**8  # of the kernel matrix of the trial: its rows, squared, times the inputs
 TRIAL_ROWS = 1000  # an evaluation of which tells what one of all rows costs
@@ -58,26 +60,27 @@ class ExactObjective:
         self.repairs = Repairs()
         self._centre = self.X.mean(0)
         self._features = kernel.features(self.X, self._centre)
-        self._K: Tensor | None = None  # [N, N], reused by every evaluation
+        self._K: Tensor | None = None
+        self._L: Tensor | None = None  # factors of K, in evaluations
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """−LML and its gradient at θ; NaN where θ is not finite."""
         return self.layout.negated(self.value_and_gradient, theta)
 
-    def factorise(self, kernel: Kernel, noise_variance: float) -> ExactPosterior:
-        """The model at these hyperparameters."""
+    def factorise(self, kernel: Kernel, noise_variance: float, room: Tensor | None = None) -> ExactPosterior:
+        """The model at these hyperparameters; its factor is written into the `room` for it, if that is given."""
         kernel = self.layout.check(kernel)
         diagonal = kernel.diagonal(self._features)
         if self.stands_for is not None:
             check_digits(float(diagonal.mean()) * self.stands_for, noise_variance)
-        if self._K is None:
-            self._K = self.X.new_empty(len(self.X), len(self.X))
-        K, cross = self._K, kernel.against(self._features)
+        K, cross = self._matrix(), kernel.against(self._features)
         for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
             cross.values(self._features[rows], out=K[rows])
         noise = noise_variance if self.row_noise is None else self.row_noise.variances(noise_variance)
-        K.diagonal().copy_(diagonal).add_(noise)
-        L, jitter = jittered_cholesky(K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics)
+        with_diagonal(K, diagonal + noise)
+        L, jitter = jittered_cholesky(
+            K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics, out=room
+        )
         return ExactPosterior(
             kernel=kernel,
             noise_variance=noise_variance,
@@ -94,33 +97,37 @@ class ExactObjective:
 
     def release(self) -> None:
         """Give back the memory that is kept between evaluations."""
-        self._K = None
+        self._K = self._L = None
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
         """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""
-        model = self.factorise(kernel, noise_variance)
-        lml, alpha, targets = model.lml, model.weights, self.y[0].numel()
-        assert self._K is not None
-        K_inv = lower_inverse(model.L, out=self._K)  # [N, N]; the factor is not needed any more
+        if self._L is None:
+            self._L = torch.empty_like(self._matrix())
+        model, K = self.factorise(kernel, noise_variance, self._L), self._matrix()
+        kernel, lml, alpha, targets = model.kernel, model.lml, model.weights, self.y[0].numel()
+        K_inv = inverse(model.L)  # [N, N]; the factor is not needed any more
+        by_row = as_columns(alpha).square().sum(1) - targets * K_inv.diagonal()  # twice that by a row's noise variance
+        by_noise = 0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum())
+        with_diagonal(K, kernel.diagonal(self._features))  # without noise
         gradients: Tensors = {}
-        for rows in row_chunks(len(self.X), chunk_rows(len(self.X))):
+        for rows in row_chunks(len(K), chunk_rows(len(K))):
             # Everything is symmetric: up to the diagonal is enough, with what is below it counted twice.
             right = slice(0, rows.stop)
+            K_bar = K_inv[rows, right]
             if alpha.ndim == 1:
-                K_bar = torch.addr(K_inv[rows, right], alpha[rows], alpha[right], beta=-0.5, alpha=0.5)
+                K_bar.addr_(alpha[rows], alpha[right], beta=-1.0)
             else:
-                K_bar = torch.addmm(K_inv[rows, right], alpha[rows], alpha[right].T, beta=-0.5 * targets, alpha=0.5)
-            K_bar.tril_(rows.start).mul_(2.0).diagonal(rows.start).mul_(0.5)
-            add_to(gradients, kernel.cross_vjp(self._features[rows], self._features[right], K_bar))
-        if self.row_noise is None and alpha.ndim == 1:
-            return lml, gradients, 0.5 * float(alpha @ alpha - K_inv.diagonal().sum())
-        squares = alpha.square() if alpha.ndim == 1 else alpha.square().sum(1)
-        by_row = squares - targets * K_inv.diagonal()  # twice the derivative by each row's noise variance
-        return (
-            lml,
-            gradients,
-            0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum()),
-        )
+                K_bar.addmm_(alpha[rows], alpha[right].T, beta=-targets)
+            K_bar.tril_(rows.start).diagonal(rows.start).mul_(0.5)
+            features = self._features[rows], self._features[right]
+            add_to(gradients, kernel.cross_vjp(*features, K_bar, K[rows, right], holds_values=True))
+        return lml, gradients, by_noise
+
+    def _matrix(self) -> Tensor:
+        """[N, N], the same for every evaluation: memory that was never used takes longer to write to."""
+        if self._K is None:
+            self._K = self.X.new_empty(len(self.X), len(self.X))
+        return self._K
 
 
 def exact_memory(kernel: Kernel, n: int) -> int:
@@ -160,9 +167,9 @@ def factorisation_seconds(kernel: Kernel, X: Tensor, y: Tensor, clock: Callable[
     objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
     K = torch.eye(rows, dtype=X.dtype, device=X.device)  # any matrix of this size takes as long
     whole = _fastest(lambda: objective.factorise(kernel, TRIAL_NOISE), clock)
-    cholesky = min(_fastest(lambda: torch.linalg.cholesky(K), clock), whole)
+    factor = min(_fastest(lambda: cholesky(K), clock), whole)
     growth = len(X) / rows
-    return cholesky * growth**3 + (whole - cholesky) * growth**2
+    return factor * growth**3 + (whole - factor) * growth**2
 
 
 def _fastest(call: Callable[[], object], clock: Callable[[], float]) -> float:

@@ -10,8 +10,6 @@ from torch import Tensor
 from nearexact.gp.safety import Repairs, jittered_cholesky
 
 GRAM_BLOCK = 128  # G is symmetric: only blocks of this many columns up to its diagonal are computed
-SMALL_FACTOR = 512  # rows of a triangular matrix, up to which it is inverted by LAPACK
-INVERSE_BLOCK = 256  # rows of an inverse that are computed at once
 
 
 def solve_rows(L: Tensor, A: Tensor, *, transposed: bool = False) -> Tensor:
@@ -38,35 +36,6 @@ def congruence(L: Tensor, S: Tensor, *, transposed: bool = False) -> Tensor:
     """L⁻¹ S L⁻ᵀ, or L⁻ᵀ S L⁻¹ if transposed, for symmetric S."""
     half = solve_rows(L, S.clone(), transposed=transposed)  # S L⁻ᵀ
     return solve_rows(L, half.T.contiguous(), transposed=transposed)
-
-
-def lower_inverse(L: Tensor, out: Tensor) -> Tensor:
-    """(LLᵀ)⁻¹ from a lower triangular factor, which is overwritten; only its lower triangle is right.
-
-    On some machines this takes little more than half of LAPACK's time: most of the work is in large products.
-    """
-    n = len(L)
-    if n <= SMALL_FACTOR:
-        return torch.cholesky_inverse(L, out=out)
-    _invert_lower(L)
-    for start in range(0, n, INVERSE_BLOCK):
-        stop = min(start + INVERSE_BLOCK, n)
-        torch.mm(L[start:, start:stop].T, L[start:, :stop], out=out[start:stop, :stop])
-    return out
-
-
-def _invert_lower(L: Tensor) -> None:
-    """L⁻¹ in the place of L, which is lower triangular: by quarters."""
-    n = len(L)
-    if n <= SMALL_FACTOR:
-        L.copy_(torch.linalg.solve_triangular(L, torch.eye(n, dtype=L.dtype, device=L.device), upper=False))
-        return
-    half = n // 2
-    first, corner, last = L[:half, :half], L[half:, :half], L[half:, half:]
-    inner = torch.linalg.solve_triangular(last, corner, upper=False)
-    corner.copy_(torch.linalg.solve_triangular(first, inner, upper=False, left=False).neg_())
-    _invert_lower(first)
-    _invert_lower(last)
 
 
 def mean_condition(L: Tensor, limit: float) -> float:

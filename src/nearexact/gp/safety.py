@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from nearexact.gp.lapack import cholesky
+
 
 @dataclass(frozen=True)
 class Numerics:
@@ -88,19 +90,26 @@ class Repairs:
 
 
 def jittered_cholesky(
-    K: Tensor, repairs: Repairs, *, what: str, first_jitter: float | None = None, numerics: Numerics = DEFAULT_NUMERICS
+    K: Tensor,
+    repairs: Repairs,
+    *,
+    what: str,
+    first_jitter: float | None = None,
+    numerics: Numerics = DEFAULT_NUMERICS,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, float]:
     """Lower Cholesky factor of K + jitter·I, and the jitter that it took. K is changed: its diagonal gets the jitter.
 
-    `first_jitter=0` is for matrices that carry noise on their diagonal already: the ladder then starts on failure.
+    `first_jitter=0` is for matrices that carry noise on their diagonal already: the ladder then starts on failure. The
+    factor may be written into `out`.
     """
     jitter = numerics.first_jitter if first_jitter is None else first_jitter
     diagonal = K.diagonal().clone()
     for attempt in range(numerics.cholesky_attempts):
         K.diagonal().copy_(diagonal + jitter)
-        L, info = torch.linalg.cholesky_ex(K)
+        L, succeeded = cholesky(K, out)
         # A NaN or infinity anywhere in a row of the lower triangle reaches that row's diagonal entry.
-        if int(info) == 0 and bool(torch.isfinite(L.diagonal()).all()):
+        if succeeded and bool(torch.isfinite(L.diagonal()).all()):
             repairs.largest_jitter = max(repairs.largest_jitter, jitter)
             repairs.jitters_raised += attempt > 0
             return L, jitter

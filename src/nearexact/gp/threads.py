@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import scipy.linalg  # noqa: F401  so that the libraries below are loaded when they are looked for
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 
 def numpy_on_one_thread() -> AbstractContextManager[Any]:
@@ -20,7 +22,27 @@ def numpy_on_one_thread() -> AbstractContextManager[Any]:
     return limited
 
 
+@contextmanager
+def scipy_on_threads(threads: int) -> Iterator[None]:
+    """SciPy computes on so many threads inside this context, for what is large enough."""
+    libraries = _openblas_of_scipy()
+    before = [library.num_threads for library in libraries]
+    for library in libraries:
+        library.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        for library, number in zip(libraries, before, strict=True):
+            library.set_num_threads(number)
+
+
 @cache
 def _openblas() -> ThreadpoolController:
     """Looked for once: it takes milliseconds, as long as several evaluations on few rows."""
     return ThreadpoolController().select(prefix="libscipy_openblas")
+
+
+@cache
+def _openblas_of_scipy() -> list[LibController]:
+    """SciPy's own; NumPy has another one. None where SciPy was not installed from a wheel."""
+    return [library for library in _openblas().lib_controllers if "scipy.libs" in Path(library.filepath).parts]

@@ -194,10 +194,15 @@ class Kernel:
         """K [N, N] of rows with themselves, its diagonal free of the rounding noise that `cross` leaves there."""
         return with_diagonal(self.cross(A, A, out), self.diagonal(A))
 
-    def cross_vjp(self, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None = None) -> Tensors:
-        """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p by parameter name. May overwrite K_bar and `scratch`, both [N, M]."""
+    def cross_vjp(
+        self, A: Tensor, B: Tensor, K_bar: Tensor, scratch: Tensor | None = None, *, holds_values: bool = False
+    ) -> Tensors:
+        """Σ_nm K_bar[n, m] ∂k(x_n, z_m)/∂p by parameter name. May overwrite K_bar and `scratch`, both [N, M].
+
+        `holds_values` says that `scratch` is what `cross` returned, which may save computing it again.
+        """
         cross = self.against(B)
-        cross.add_adjoint(A, K_bar, scratch)
+        cross.add_adjoint(A, K_bar, scratch, holds_values=holds_values)
         return cross.gradients()
 
     def diagonal(self, A: Tensor) -> Tensor:

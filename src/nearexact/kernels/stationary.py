@@ -251,7 +251,7 @@ def matern_waves(p: Tensors, count: int, random: np.random.Generator, smoothness
 
 def constant_diagonal(p: Tensors, A: Tensor) -> Tensor:
     """k(x, x) of a stationary kernel: the variance, for every row."""
-    return p["variance"].repeat(len(A))
+    return A.new_full((len(A),), float(p["variance"]))
 
 
 def constant_diagonal_vjp(p: Tensors, weights: Tensor) -> Tensors:
