@@ -85,6 +85,49 @@ def test_the_same_seed_gives_the_same_search() -> None:
     assert [r.rows for r in searches[0].rounds] == [260, 520]
 
 
+def test_starts_are_the_same_side_by_side_and_one_after_the_other() -> None:
+    X, y = standardised(520)
+    found = []
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            search = Search(SquaredExponential(), X, y, seed=5)
+            search.run()
+            found.append(search)
+    finally:
+        torch.set_num_threads(threads)
+    alone, together = found
+    for one, other in zip(alone.rounds, together.rounds, strict=True):
+        assert one.likelihoods == pytest.approx(other.likelihoods, abs=1e-3 * one.rows)
+        assert (one.rows, one.finished, one.support) == (other.rows, other.finished, other.support)
+    assert alone.flops == pytest.approx(together.flops, rel=0.05)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_ends_all_climbs_soon(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+    evaluate = ExactObjective.__call__
+
+    def interrupted(objective: ExactObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:
+        calls.append(1.0)
+        if len(calls) == 20:
+            raise KeyboardInterrupt
+        return evaluate(objective, theta)
+
+    monkeypatch.setattr(ExactObjective, "__call__", interrupted)
+    X, y = standardised(300)
+    search, before = Search(SquaredExponential(), X, y, seed=0), torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with pytest.raises(KeyboardInterrupt):
+            search.run()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert len(calls) <= 60  # a search takes hundreds
+
+
 def test_time_and_memory_limits_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     evaluate = ExactObjective.__call__
@@ -183,12 +226,17 @@ def test_what_was_not_tried_speaks_against_every_theta() -> None:
     assert search.evidence(theta, math.inf).gain_per_row is None  # type: ignore[union-attr]
 
 
+def first_starts(search: Search, count: int) -> list[np.ndarray]:
+    starts = itertools.chain.from_iterable(search.starts.first())
+    return [start.theta for start in itertools.islice(starts, count)]
+
+
 def test_starts_are_the_same_whatever_values_a_kernel_comes_with() -> None:
     """But for one, its own: else the optimum of a fit would be where the next one looks, and agree with itself."""
     X, y = standardised(60)
     unit = Search(SquaredExponential(), X, y, seed=0)
     far = Search(SquaredExponential([60.0, 2.0, 0.01][: X.shape[1]], 1e6), X, y, seed=0)
-    starts, others = ([start.theta for start in itertools.islice(s.starts.first(), 14)] for s in (unit, far))
+    starts, others = (first_starts(search, 14) for search in (unit, far))
     different = [not np.array_equal(a, b) for a, b in zip(starts, others, strict=True)]
     assert sum(different) == 1
     assert np.array_equal(others[different.index(True)], far.theta0)
@@ -197,10 +245,10 @@ def test_starts_are_the_same_whatever_values_a_kernel_comes_with() -> None:
 def test_a_start_made_from_the_best_does_not_agree_with_it() -> None:
     X, y = standardised(60)
     search = Search(SquaredExponential(), X, y, seed=0)
-    search._round(60, iter([StartingPoint(search.theta0)]))
+    search._round(60, iter([[StartingPoint(search.theta0)]]))
     best = search.candidates[0]
     search.rounds.clear()
-    search._round(60, iter([StartingPoint(search.theta0), StartingPoint(best.theta, is_derived=True)]))
+    search._round(60, iter([[StartingPoint(search.theta0), StartingPoint(best.theta, is_derived=True)]]))
     assert search.rounds[-1].own_support == search.rounds[-1].support == (1, 1)
 
 
@@ -219,7 +267,7 @@ def test_starts_that_all_fail_leave_no_round(monkeypatch: pytest.MonkeyPatch) ->
 
     X, y = standardised(700)
     search = Search(SquaredExponential(), X, y, seed=0)
-    monkeypatch.setattr(search, "climb", fail)
+    monkeypatch.setattr(search, "ascent", fail)
     search.run()
     assert search.rounds == []
     assert search.evidence(search.theta0, 1.0) is None
@@ -299,13 +347,13 @@ def test_what_bounds_make_equal_is_tried_once() -> None:
     fixed = SquaredExponential().with_bounds(lengthscales="fixed")
     search = Search(fixed, X, y, seed=0)
     begun: list[bytes] = []
-    climb = search.climb
+    ascent = search.ascent
 
     def noted(objective: object, start: StartingPoint, *rest: object, **options: object) -> object:
         begun.append(start.theta.tobytes())
-        return climb(objective, start, *rest, **options)  # type: ignore[arg-type]
+        return ascent(objective, start, *rest, **options)  # type: ignore[arg-type]
 
-    search.climb = noted  # type: ignore[method-assign, assignment]
+    search.ascent = noted  # type: ignore[method-assign, assignment]
     search.run()
     assert len(search.rounds) == 1
     assert len(begun) == len(set(begun))

@@ -37,19 +37,19 @@ def cut_short(rows: int, starts: int) -> tuple[Search, Clock]:
     """A search whose time is up after so many starts on its first subset."""
     clock = Clock()
     search = Search(SquaredExponential(), *two_scales(rows), seed=0, time_limit=1.0, polishes=False, clock=clock)
-    climb, count = search.climb, 0
+    ascent, count = search.ascent, 0
 
     def counted(*arguments: object, **options: object) -> object:
         nonlocal count
         count += 1
-        result = climb(*arguments, **options)  # type: ignore[arg-type]
+        result = ascent(*arguments, **options)  # type: ignore[arg-type]
         if count == starts:
             clock.now += 2.0
         return result
 
-    search.climb = counted  # type: ignore[method-assign, assignment]
+    search.ascent = counted  # type: ignore[method-assign, assignment]
     search.run()
-    search.climb = climb  # type: ignore[method-assign]
+    search.ascent = ascent  # type: ignore[method-assign]
     return search, clock
 
 

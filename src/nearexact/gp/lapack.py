@@ -6,8 +6,11 @@ torch adds, copies and changes of layout, takes longer than the work itself wher
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, POINTER, PYFUNCTYPE, byref, c_char_p, c_int, c_void_p, py_object, pythonapi
+
 import torch
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg import cython_lapack
 from torch import Tensor
 
 from nearexact.gp.threads import scipy_on_threads
@@ -26,20 +29,38 @@ def cholesky(K: Tensor, out: Tensor | None = None) -> tuple[Tensor, bool]:
         L, failures = torch.linalg.cholesky_ex(K)
         return L, int(failures) == 0
     L = K.clone(memory_format=torch.contiguous_format) if out is None else out.copy_(K)
-    with scipy_on_threads(_threads(L)):
-        # Rows are LAPACK's columns: what is below the diagonal here is above it there.
-        _, failures = dpotrf(L.numpy().T, lower=0, clean=0, overwrite_a=1)
-    return L.tril_(), failures == 0
+    failed = _in_place(_POTRF, L)
+    return L.tril_(), failed == 0
 
 
 def inverse(L: Tensor) -> Tensor:
     """(LLᵀ)⁻¹ from a factor that `cholesky` has made, which is overwritten; only its lower triangle is right."""
     if L.device.type != "cpu":
         return torch.cholesky_inverse(L)
-    with scipy_on_threads(_threads(L)):
-        dpotri(L.numpy().T, lower=0, overwrite_c=1)
+    _in_place(_POTRI, L)
     return L
 
 
-def _threads(L: Tensor) -> int:
-    return torch.get_num_threads() if len(L) >= THREADED_ROWS else 1
+# uplo, n, a, lda, info
+_Function = Callable[[bytes, object, int, object, object], None]
+
+
+def _in_place(function: _Function, A: Tensor) -> int:
+    """Call a function of LAPACK on the lower triangle of a matrix; 0 if it has succeeded."""
+    n, failed = c_int(len(A)), c_int(0)
+    with scipy_on_threads(torch.get_num_threads() if len(A) >= THREADED_ROWS else 1):
+        # Rows are LAPACK's columns: what is below the diagonal here is above it there.
+        function(b"U", byref(n), A.data_ptr(), byref(n), byref(failed))
+    return failed.value
+
+
+def _function(name: str) -> _Function:
+    """As SciPy gives it to compiled code: unlike its Python functions, it lets other threads compute meanwhile."""
+    capsule = cython_lapack.__pyx_capi__[name]
+    name_of = PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", pythonapi))
+    address_of = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", pythonapi))
+    integer = POINTER(c_int)
+    return CFUNCTYPE(None, c_char_p, integer, c_void_p, integer, integer)(address_of(capsule, name_of(capsule)))
+
+
+_POTRF, _POTRI = _function("dpotrf"), _function("dpotri")

@@ -27,6 +27,7 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.flops import exact_flops, feature_count
+from nearexact.gp.group_climbs import GroupClimbs
 from nearexact.gp.hills import Hills
 from nearexact.gp.known_optimum import AGREEMENT, RIVAL, KnownOptimum, SubsetOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
@@ -35,7 +36,7 @@ from nearexact.gp.rounds import OpenRound, Round, StartingPoint, Tried
 from nearexact.gp.row_noise import RowNoise, noise_of, noise_only
 from nearexact.gp.rows import Taken, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, NumericalError, Numerics
-from nearexact.gp.search_starts import SearchStarts
+from nearexact.gp.search_starts import Group, SearchStarts
 from nearexact.gp.simpler_forms import least_price
 from nearexact.gp.starts import START_NOISE, Start
 from nearexact.gp.subsets import subset_order, subset_sizes
@@ -101,7 +102,7 @@ class Search:
         self.layout = ParameterLayout(kernel, self.data.inputs, numerics)
         self.numerics, self.polishes, self.is_worth, self.on_round = numerics, polishes, is_worth, on_round
         self.looks_for_details, self._stands_for = looks_for_details, self.data.n if keeps_digits else None
-        self.timer = Timer(time_limit, clock)
+        self.timer, self.memory = Timer(time_limit, clock), memory
         self.rounds: list[Round] = []
         one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
         self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, one_row)
@@ -119,7 +120,7 @@ class Search:
             for rows in subset_sizes(self.data.n, most_rows, 2 * FIRST_ROWS)
             if memory is None or exact_memory(self.layout.kernel, rows) <= memory
         ]
-        self._evaluation_seconds, self._evaluation_rows = 0.0, 1  # of the last evaluations
+        self.evaluation_seconds, self.evaluation_rows = 0.0, 1  # of the last evaluations
         self.agreeing = 0  # starts of the present round
         self.hills = self._hills(FIRST_ROWS)  # of the last round
         self._last_ends: list[SubsetOptimum] = []  # of the starts of the last round
@@ -168,7 +169,7 @@ class Search:
         leader, *others = self.carry_on()
         start = StartingPoint(leader.theta, self.curvature(leader.theta, rows))
         try:
-            optimum = self.climb(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
+            optimum = self.ascent(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
         except NumericalError as error:
             logger.debug("the best could not be climbed from on %d rows: %s", rows, error)
             return
@@ -248,7 +249,7 @@ class Search:
         """
         if not self.rounds:
             return None
-        if self.gain_per_row(theta) <= 2.0 * AGREEMENT and seconds > 5.0 * self._evaluation_seconds:
+        if self.gain_per_row(theta) <= 2.0 * AGREEMENT and seconds > 5.0 * self.evaluation_seconds:
             self._climb_from(theta, seconds)
         gain, last = self.gain_per_row(theta), self.rounds[-1]
         climbed = self._climbed is not None and np.array_equal(self._climbed, theta)
@@ -334,16 +335,25 @@ class Search:
         self.rounds[-1] = replace(last, evaluations=last.evaluations + evaluations)
 
     def climb(
+        self, objective: ExactObjective, start: StartingPoint, seconds: float, settings: LBFGSSettings = SETTINGS
+    ) -> Optimum:
+        """Where a start leads to, by itself."""
+        optimum = self.ascent(objective, start, seconds, settings=settings)
+        self.flops += optimum.evaluations * self.evaluation_flops(len(objective.y))
+        return optimum
+
+    def ascent(
         self,
         objective: ExactObjective,
         start: StartingPoint,
         seconds: float,
         best: KnownOptimum | None = None,
         settings: LBFGSSettings = SETTINGS,
+        clock: Callable[[], float] | None = None,
     ) -> Optimum:
-        """Where a start leads to; it ends near the `best` so far, if that is known."""
+        """The same; it ends near the `best` so far, if that is known. Changes nothing here: several may run at once."""
         (theta, curvature, _), rows = start, len(objective.y)
-        optimum = minimise(
+        return minimise(
             LogCoordinates.objective(objective),
             LogCoordinates.from_theta(theta),
             bounds=LogCoordinates.bounds(self.layout.bounds),
@@ -351,10 +361,8 @@ class Search:
             callback=until_settled(rows, best, settles=curvature is not None or settings is POLISH),
             settings=settings,
             curvature=None if curvature is None else rows * curvature,
-            clock=self.timer.clock,
+            clock=clock or self.timer.clock,
         )
-        self.flops += optimum.evaluations * self.evaluation_flops(rows)
-        return optimum
 
     def carried(self) -> list[SubsetOptimum]:
         """The optima that go on to more rows: the best, the best that explains the data in another way, the next best.
@@ -409,7 +417,7 @@ class Search:
         """None yet; a look at the likelihood takes a quarter of an evaluation."""
 
         def has_time() -> bool:
-            is_cheap = rows <= CHEAP_ROWS or self.timer.left() > self._evaluation_seconds
+            is_cheap = rows <= CHEAP_ROWS or self.timer.left() > self.evaluation_seconds
             return is_cheap or self.timer.clock() < self._look_until
 
         return Hills(has_time)
@@ -438,11 +446,11 @@ class Search:
 
     def has_time_for_another(self) -> bool:
         """Start of the present round, besides what larger subsets need."""
-        return self.timer.left() - self._reserved > self._evaluation_seconds
+        return self.timer.left() - self._reserved > self.evaluation_seconds
 
     def seconds_of(self, rows: int) -> float:
         """What an evaluation with so many rows may take."""
-        return float(self._evaluation_seconds * (rows / self._evaluation_rows) ** COST_POWER)
+        return float(self.evaluation_seconds * (rows / self.evaluation_rows) ** COST_POWER)
 
     def evaluation_flops(self, rows: int) -> float:
         """Operations of an evaluation with so many rows."""
@@ -453,32 +461,31 @@ class Search:
         sizes = [size for size in self.sizes if size > rows] + (self.sizes[-1:] if self.polishes else [])
         return LEADER_EVALUATIONS * sum(self.seconds_of(size) for size in sizes)
 
-    def _round(self, rows: int, starts: Iterator[StartingPoint]) -> None:
+    def _round(self, rows: int, groups: Iterator[Group]) -> None:
         """Optimise from each start on a subset, while there is time."""
         started, share = self.timer.seconds(), LEADER_SHARE * self.timer.left()
-        self.hills = self._hills(rows)
+        self.hills, self._reserved = self._hills(rows), 0.0
         objective, tried = self.objective(rows), Tried(rows, self.hills)
+        climbs = GroupClimbs(self, tried, self.memory, lambda: min(self._leaders_seconds(rows), share))
         untried: list[StartingPoint] = []
         begun: list[FloatArray] = []
-        for start in starts:
-            self._reserved = min(self._leaders_seconds(rows), share) if tried.optima else 0.0
-            left = self.timer.left() - self._reserved
-            if tried.optima and left < self._evaluation_seconds:
-                tried.finished = False
-                untried.append(start)
+        for group in groups:
+            new = [start for start in group if self._is_new(start, begun)]
+            for start, end in zip(new, climbs.ends(new), strict=True):
+                if end is None:
+                    tried.finished = False
+                    untried.append(start)
+                    continue
+                self.waiting = [(other, deficit) for other, deficit in self.waiting if other.theta is not start.theta]
+                if isinstance(end, NumericalError):
+                    logger.debug("a start on %d rows failed: %s", rows, end)
+                    continue
+                self._compare(objective, tried, start, end)
+                if end.reason is OptimiserEnd.TIME_LIMIT:
+                    untried.append(start._replace(theta=LogCoordinates.to_theta(end.theta)))
+            if not tried.finished:
                 break
-            if not self.layout.nothing_is_free and any(np.array_equal(start.theta, theta) for theta in begun):
-                continue  # bounds may leave nothing of what makes it different
-            begun.append(start.theta)
-            try:
-                optimum = self.climb(objective, start, left, tried.leader)
-            except NumericalError as error:
-                logger.debug("a start on %d rows failed: %s", rows, error)
-                continue
-            self._evaluation_seconds, self._evaluation_rows = optimum.seconds / optimum.evaluations, rows
-            self._compare(objective, tried, start, optimum)
-            if optimum.reason is OptimiserEnd.TIME_LIMIT:
-                untried.append(start._replace(theta=LogCoordinates.to_theta(optimum.theta)))
+            self._reserved = min(self._leaders_seconds(rows), share)
         if not tried.optima:
             return
         settled = False
@@ -486,16 +493,23 @@ class Search:
             evaluations, settled = self._polished(objective, self.timer.left())
             tried.evaluations += evaluations
         if not tried.finished:
-            left_out = itertools.chain(untried, starts)
+            left_out = itertools.chain(untried, itertools.chain.from_iterable(groups))
             self.open_rounds.append(OpenRound(len(self.rounds), tried, left_out, self.candidates[0]))
         self._keep_untried(rows)
         self._record(objective, tried, settled, self.timer.seconds() - started)
+
+    def _is_new(self, start: StartingPoint, begun: list[FloatArray]) -> bool:
+        """Whether no start of this subset was the same: bounds may leave nothing of what makes it different."""
+        is_known = not self.layout.nothing_is_free and any(np.array_equal(start.theta, theta) for theta in begun)
+        begun.append(start.theta)
+        return not is_known
 
     def _compare(self, objective: ExactObjective, tried: Tried, start: StartingPoint, optimum: Optimum) -> None:
         """Take note of where a start has led to."""
         rows, leader = tried.rows, tried.leader
         is_first, is_cut_short = not tried.evaluations, optimum.reason is OptimiserEnd.TIME_LIMIT
         tried.evaluations += optimum.evaluations
+        self.flops += optimum.evaluations * self.evaluation_flops(rows)
         tried.finished = tried.finished and not is_cut_short
         result = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value, start.is_derived)
         if start.is_derived and tried.hills.agreeing(objective, result, tried.ends):
@@ -545,7 +559,7 @@ class Search:
     def _polished(self, objective: ExactObjective, seconds: float) -> tuple[int, bool]:
         """Climb from the best until nothing is left to gain: evaluations, and whether there was time for that."""
         best, rows = self.candidates[0], len(objective.y)
-        if seconds < self._evaluation_seconds:
+        if seconds < self.evaluation_seconds:
             return 0, False
         deadline = self.timer.clock() + seconds
         start = StartingPoint(best.theta, self.curvature(best.theta, rows))

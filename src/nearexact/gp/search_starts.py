@@ -1,7 +1,11 @@
-"""The starts of a search, subset by subset: smooth ones, random ones, rough ones, and what is made from the best."""
+"""The starts of a search, subset by subset: smooth ones, random ones, rough ones, and what is made from the best.
+
+They come in groups. Those of a group do not depend on where others of it lead to, so they may be followed side by side.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearexact.gp.budget import TimeIsUpError
+from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.parameter_scan import scanned_starts
 from nearexact.gp.rough_scan import RoughScan
 from nearexact.gp.rounds import StartingPoint
@@ -31,11 +36,14 @@ if TYPE_CHECKING:
 
 FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 FEWEST_AGREEING = 2  # starts: else more of them are tried
+AT_ONCE = 2  # random ones, after the first of them: the same on every machine, however many cores it has
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
 CONFIRMING = 2  # optima that may confirm what was made from the best
 DETAILS_SHARE = 0.3  # of the time that is left on the last subset, at most, for a look at details
 MOST_ROUGH_ROWS = 2048  # of a subset on which rough starts are tried
+
+Group = list[StartingPoint]
 
 
 class SearchStarts:
@@ -59,28 +67,27 @@ class SearchStarts:
         gaps = [np.diff(np.unique(values)) for values in self.search.subset.X[: self.search.sizes[0]].T.cpu().numpy()]
         return np.array([np.median(gap) if len(gap) else 0.0 for gap in gaps])
 
-    def first(self) -> Iterator[StartingPoint]:
+    def first(self) -> Iterator[Group]:
         """What was given, a smooth start, the usual one, other periods, random ones until enough agree, rough ones."""
-        if self.search.start is not None:
-            yield StartingPoint(self.search.start)
         smooth = with_less_influence(self.layout, self._unit)
         noisy = self.layout.pack(self.layout.unpack(smooth)[0], SMOOTH_NOISE)
-        yield StartingPoint(noisy)
-        yield StartingPoint(self.search.theta0)
-        for theta in scanned_starts(self.search.objective(self.search.sizes[0]), noisy):
-            yield StartingPoint(theta)
         at_random = (random_start(self.layout, smooth, self.search.random) for _ in range(2, MOST_STARTS))
-        for number, theta in enumerate(at_random, 3):
-            yield StartingPoint(theta)
-            if number >= FEWEST_STARTS and self.search.agreeing >= ENOUGH_AGREEING:
-                break
-        yield StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
-        yield from self._rough_in_one_input(FIRST_ROUGH)
-        while self.search.agreeing < FEWEST_AGREEING and (left := next(at_random, None)) is not None:
-            yield StartingPoint(left)  # a rough start has found what no other has
+        given = [] if self.search.start is None else [self.search.start]
+        scanned = scanned_starts(self.search.objective(self.search.sizes[0]), noisy)
+        first_random = itertools.islice(at_random, FEWEST_STARTS - 2)
+        yield [StartingPoint(theta) for theta in (*given, noisy, self.search.theta0, *scanned, *first_random)]
+        yield from self._at_random(at_random, ENOUGH_AGREEING)
+        rough = StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
+        yield [rough, *self._rough_in_one_input(FIRST_ROUGH)]
+        yield from self._at_random(at_random, FEWEST_AGREEING)  # a rough start may have found what no other has
         if self.search.looks_for_details and len(self.search.sizes) == 1:
-            yield from self._with_details()
+            yield self._with_details()
         yield from self.second_chances()
+
+    def _at_random(self, starts: Iterator[FloatArray], enough: int) -> Iterator[Group]:
+        """More and more of these starts, until enough agree."""
+        while self.search.agreeing < enough and (group := [*itertools.islice(starts, AT_ONCE)]):
+            yield [StartingPoint(theta) for theta in group]
 
     @cached_property
     def _scan(self) -> RoughScan:
@@ -96,47 +103,45 @@ class SearchStarts:
             if theta is not None:
                 yield StartingPoint(theta, is_derived=tried_before)
 
-    def following(self, rows_now: int) -> Iterator[StartingPoint]:
+    def following(self, rows_now: int) -> Iterator[Group]:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
         carried, rows = self.search.carry_on(), self.search.rounds[-1].rows
         self.search.earlier += carried
         self.search.waiting = [(c, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
-        return self._following(rows_now)
+        return self._following(carried, rows_now)
 
-    def _following(self, rows_now: int) -> Iterator[StartingPoint]:
-        waiting = self.search.waiting
-        while waiting:
-            optimum = waiting[0][0]
-            yield StartingPoint(optimum.theta, self.search.curvature(optimum.theta, rows_now), optimum.is_derived)
-            del waiting[0]  # only now, after it was tried
+    def _following(self, carried: list[SubsetOptimum], rows_now: int) -> Iterator[Group]:
+        for group in (carried[:1], carried[1:]):  # where the best leads to, others need not be followed to their end
+            thetas = [optimum.theta for optimum in group]
+            curvatures = [self.search.curvature(theta, rows_now) for theta in thetas]
+            derived = [optimum.is_derived for optimum in group]
+            yield [StartingPoint(*start) for start in zip(thetas, curvatures, derived, strict=True)]
         if rows_now <= MOST_ROUGH_ROWS:
-            yield from self._rough_in_one_input(NEXT_ROUGH)
+            yield [*self._rough_in_one_input(NEXT_ROUGH)]
         if self.search.looks_for_details and rows_now == self.search.sizes[-1]:
-            yield from self._with_details()
+            yield self._with_details()
         yield from self.second_chances()
 
-    def _with_details(self) -> Iterator[StartingPoint]:
+    def _with_details(self) -> Group:
         """What rows next to each other speak for."""
         best, seconds = self.search.candidates[0].theta, DETAILS_SHARE * self.search.timer.left()
         try:
             found = starts_with_details(self.search, best, seconds)
         except TimeIsUpError:
             self.has_looked_at_neighbours = False
-            return
+            return []
         self.has_seen_details = bool(found)
-        for theta in found:
-            yield StartingPoint(theta)
+        return [StartingPoint(theta) for theta in found]
 
-    def second_chances(self) -> Iterator[StartingPoint]:
+    def second_chances(self) -> Iterator[Group]:
         """That of the best; if it leads higher, those of others, too: where they lead to the same, they confirm it."""
         best = self.search.candidates[0]
-        yield from self.second_chance(best.theta)
+        yield [*self.second_chance(best.theta)]
         if self.search.candidates[0] is not best:
             known = [optimum for optimum in self.search.candidates if not optimum.is_derived and optimum is not best]
             others = [optimum for optimum in known if not self.search.hills.are_one(optimum, best)]
             for other in others[:CONFIRMING]:
-                for start in self.second_chance(other.theta):
-                    yield start._replace(is_derived=False)
+                yield [start._replace(is_derived=False) for start in self.second_chance(other.theta)]
 
     def second_chance(self, theta: FloatArray) -> Iterator[StartingPoint]:
         """θ with its inputs switched on again, with related values where none are, and with finer details."""

@@ -1,0 +1,45 @@
+"""Computations that do not need each other, at the same time.
+
+Where rows are few, all cores together compute hardly faster than one of them: they wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+import torch
+
+from nearexact.gp.threads import numpy_on_one_thread
+
+T = TypeVar("T")
+
+
+def side_by_side(calls: Sequence[Callable[[], T]], stop: Callable[[], None], *, at_most: int) -> list[T]:
+    """What these calls return, each computed on one of torch's threads; one after the other where there is only one.
+
+    `at_most` so many are under way at once.
+
+    An exception, or Ctrl-C, calls `stop`, which is to let the calls under way end soon, and is raised after that.
+    """
+    threads = torch.get_num_threads()
+    abreast = min(len(calls), threads, at_most)
+    if abreast < 2:
+        return [call() for call in calls]
+    try:
+        with numpy_on_one_thread(), _pool(abreast) as pool:
+            futures = [pool.submit(call) for call in calls]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+                return [future.result() for future in futures]
+            except BaseException:
+                stop()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    finally:
+        torch.set_num_threads(threads)  # the pool's threads have set what is the default for others
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "nearexact", torch.set_num_threads, (1,))
