@@ -7,20 +7,23 @@ the optimum than if it had to find out by itself.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from nearexact.gp.parameters import Objective
+from nearexact.gp.side_by_side import side_by_side
 from nearexact.typing import FloatArray
 
 DIFFERENCE = 0.01  # between the logarithms at which gradients are compared
 LEAST = 0.01  # nats per row and squared logarithm: flatter directions are not trusted to be that flat
 
 
-def second_derivatives(objective: Objective, logs: FloatArray) -> FloatArray:
-    """By differences of gradients, one for each coordinate: [P, P]."""
-    _, gradient = objective(logs)
-    differences = [objective(logs + DIFFERENCE * unit)[1] - gradient for unit in np.eye(len(logs))]
-    matrix = np.stack(differences) / DIFFERENCE
+def second_derivatives(objective: Objective, logs: FloatArray, *, at_once: int = 1) -> FloatArray:
+    """By differences of gradients, one for each coordinate: [P, P]. So many evaluations may run side by side."""
+    places = [logs, *(logs + DIFFERENCE * unit for unit in np.eye(len(logs)))]
+    _, gradients = zip(*side_by_side([partial(objective, place) for place in places], at_most=at_once), strict=True)
+    matrix: FloatArray = (np.stack(gradients[1:]) - gradients[0]) / DIFFERENCE
     return 0.5 * (matrix + matrix.T)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -60,27 +61,29 @@ class ExactObjective:
         self.repairs = Repairs()
         self._centre = self.X.mean(0)
         self._features = kernel.features(self.X, self._centre)
-        self._K: Tensor | None = None
-        self._L: Tensor | None = None  # factors of K, in evaluations
+        self._spare: list[Tensor] = []  # arrays [N, N] that no evaluation uses at present
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """−LML and its gradient at θ; NaN where θ is not finite."""
         return self.layout.negated(self.value_and_gradient, theta)
 
-    def factorise(self, kernel: Kernel, noise_variance: float, room: Tensor | None = None) -> ExactPosterior:
-        """The model at these hyperparameters; its factor is written into the `room` for it, if that is given."""
+    def factorise(
+        self, kernel: Kernel, noise_variance: float, arrays: tuple[Tensor, Tensor] | None = None
+    ) -> ExactPosterior:
+        """The model at these hyperparameters; K + sI and its factor are in these `arrays`, if they are given."""
         kernel = self.layout.check(kernel)
         diagonal = kernel.diagonal(self._features)
         if self.stands_for is not None:
             check_digits(float(diagonal.mean()) * self.stands_for, noise_variance)
-        K, cross = self._matrix(), kernel.against(self._features)
-        for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
-            cross.values(self._features[rows], out=K[rows])
-        noise = noise_variance if self.row_noise is None else self.row_noise.variances(noise_variance)
-        with_diagonal(K, diagonal + noise)
-        L, jitter = jittered_cholesky(
-            K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics, out=room
-        )
+        with self._arrays(1) if arrays is None else nullcontext(arrays) as (K, *room):
+            cross = kernel.against(self._features)
+            for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
+                cross.values(self._features[rows], out=K[rows])
+            noise = noise_variance if self.row_noise is None else self.row_noise.variances(noise_variance)
+            with_diagonal(K, diagonal + noise)
+            L, jitter = jittered_cholesky(
+                K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics, out=next(iter(room), None)
+            )
         return ExactPosterior(
             kernel=kernel,
             noise_variance=noise_variance,
@@ -97,37 +100,48 @@ class ExactObjective:
 
     def release(self) -> None:
         """Give back the memory that is kept between evaluations."""
-        self._K = self._L = None
+        self._spare.clear()
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
         """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""
-        if self._L is None:
-            self._L = torch.empty_like(self._matrix())
-        model, K = self.factorise(kernel, noise_variance, self._L), self._matrix()
-        kernel, lml, alpha, targets = model.kernel, model.lml, model.weights, self.y[0].numel()
-        K_inv = inverse(model.L)  # [N, N]; the factor is not needed any more
-        by_row = as_columns(alpha).square().sum(1) - targets * K_inv.diagonal()  # twice that by a row's noise variance
-        by_noise = 0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum())
-        with_diagonal(K, kernel.diagonal(self._features))  # without noise
-        gradients: Tensors = {}
-        for rows in row_chunks(len(K), chunk_rows(len(K))):
-            # Everything is symmetric: up to the diagonal is enough, with what is below it counted twice.
-            right = slice(0, rows.stop)
-            K_bar = K_inv[rows, right]
-            if alpha.ndim == 1:
-                K_bar.addr_(alpha[rows], alpha[right], beta=-1.0)
-            else:
-                K_bar.addmm_(alpha[rows], alpha[right].T, beta=-targets)
-            K_bar.tril_(rows.start).diagonal(rows.start).mul_(0.5)
-            features = self._features[rows], self._features[right]
-            add_to(gradients, kernel.cross_vjp(*features, K_bar, K[rows, right], holds_values=True))
+        with self._arrays(2) as (K, room):
+            model = self.factorise(kernel, noise_variance, (K, room))
+            kernel, lml, alpha, targets = model.kernel, model.lml, model.weights, self.y[0].numel()
+            K_inv = inverse(model.L)  # [N, N]; the factor is not needed any more
+            by_row = as_columns(alpha).square().sum(1) - targets * K_inv.diagonal()  # twice that by a row's noise
+            by_noise = 0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum())
+            with_diagonal(K, kernel.diagonal(self._features))  # without noise
+            gradients: Tensors = {}
+            for rows in row_chunks(len(K), chunk_rows(len(K))):
+                # Everything is symmetric: up to the diagonal is enough, with what is below it counted twice.
+                right = slice(0, rows.stop)
+                K_bar = K_inv[rows, right]
+                if alpha.ndim == 1:
+                    K_bar.addr_(alpha[rows], alpha[right], beta=-1.0)
+                else:
+                    K_bar.addmm_(alpha[rows], alpha[right].T, beta=-targets)
+                K_bar.tril_(rows.start).diagonal(rows.start).mul_(0.5)
+                features = self._features[rows], self._features[right]
+                add_to(gradients, kernel.cross_vjp(*features, K_bar, K[rows, right], holds_values=True))
         return lml, gradients, by_noise
 
-    def _matrix(self) -> Tensor:
-        """[N, N], the same for every evaluation: memory that was never used takes longer to write to."""
-        if self._K is None:
-            self._K = self.X.new_empty(len(self.X), len(self.X))
-        return self._K
+    @contextmanager
+    def _arrays(self, count: int) -> Iterator[tuple[Tensor, ...]]:
+        """So many [N, N] arrays, kept for the next evaluation: memory that was never used takes longer to write to.
+
+        Several threads may evaluate at once: each has its own.
+        """
+        arrays = tuple(self._array() for _ in range(count))
+        try:
+            yield arrays
+        finally:
+            self._spare.extend(arrays)
+
+    def _array(self) -> Tensor:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self.X.new_empty(len(self.X), len(self.X))
 
 
 def exact_memory(kernel: Kernel, n: int) -> int:

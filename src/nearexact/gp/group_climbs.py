@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-import torch
-
 from nearexact.gp.budget import TimeIsUpError
-from nearexact.gp.exact import ExactObjective, exact_memory
+from nearexact.gp.exact import ExactObjective
 from nearexact.gp.optimise import Optimum
 from nearexact.gp.rounds import StartingPoint, Tried
 from nearexact.gp.safety import NumericalError
@@ -26,32 +22,24 @@ End = Optimum | NumericalError | None  # None where there was no time to begin
 class GroupClimbs:
     """The climbs of one subset. `reserved` says how many seconds of what is left are for larger subsets."""
 
-    def __init__(self, search: Search, tried: Tried, memory: int | None, reserved: Callable[[], float]) -> None:
-        self.search, self.tried, self.reserved = search, tried, reserved
-        fitting = math.inf if memory is None else memory // max(exact_memory(search.layout.kernel, tried.rows), 1)
-        self._abreast = int(min(torch.get_num_threads(), max(fitting, 1)))
+    def __init__(self, search: Search, objective: ExactObjective, tried: Tried, reserved: Callable[[], float]) -> None:
+        self.search, self.objective, self.tried, self.reserved = search, objective, tried, reserved
         self._has_ended = self._is_stopped = False
-        self._idle: SimpleQueue[ExactObjective] = SimpleQueue()  # each is used by one climb at a time
-        for _ in range(self._abreast):
-            self._idle.put(search.objective(tried.rows))
 
     def ends(self, starts: Sequence[StartingPoint]) -> list[End]:
         """Where these starts lead to. They know of the best before them, but not of each other."""
         calls = [partial(self._end, start) for start in starts]
-        return side_by_side(calls, self._stop, at_most=self._abreast)
+        return side_by_side(calls, self._stop, at_most=self.search.abreast(self.tried.rows))
 
     def _end(self, start: StartingPoint) -> End:
         search = self.search
         left = search.timer.left() - (self.reserved() if self._has_ended else 0.0)
         if self._has_ended and left < search.evaluation_seconds:
             return None
-        objective = self._idle.get()
         try:
-            optimum = search.ascent(objective, start, left, self.tried.leader, clock=self._clock)
+            optimum = search.ascent(self.objective, start, left, self.tried.leader, clock=self._clock)
         except NumericalError as error:
             return error
-        finally:
-            self._idle.put(objective)
         self._has_ended = True
         search.evaluation_seconds, search.evaluation_rows = optimum.seconds / optimum.evaluations, self.tried.rows
         return optimum

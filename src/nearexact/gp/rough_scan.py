@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
+import torch
 
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.safety import NumericalError
+from nearexact.gp.side_by_side import side_by_side
 from nearexact.gp.starts import SHORT, UNRELATED, rough_start
 from nearexact.typing import FloatArray
 
@@ -22,10 +25,15 @@ NOISES = (0.01, 0.3)  # variances
 
 
 class RoughScan:
-    """θ made rough in one input, the most likely of all first; where there are many inputs, of some of them."""
+    """θ made rough in one input, the most likely of all first; where there are many inputs, of some of them.
 
-    def __init__(self, objective: ExactObjective, theta: FloatArray, random: np.random.Generator) -> None:
-        self.objective, self.theta = objective, theta
+    So many likelihoods as are `abreast` may be computed at once.
+    """
+
+    def __init__(
+        self, objective: ExactObjective, theta: FloatArray, random: np.random.Generator, *, abreast: int = 1
+    ) -> None:
+        self.objective, self.theta, self._at_once = objective, theta, max(min(abreast, torch.get_num_threads()), 1)
         values = objective.X.cpu().numpy()
         varying = np.flatnonzero(values.min(0) < values.max(0))
         self._unseen = [int(d) for d in random.permutation(varying)[:MOST_INPUTS]]
@@ -44,7 +52,8 @@ class RoughScan:
         The first one comes in the usual form as well: what two starts agree on is better known.
         """
         while self._unseen and has_time():
-            self._found.append(self._look(self._unseen.pop()))
+            group = [self._unseen.pop() for _ in range(min(self._at_once, len(self._unseen)))]
+            self._found += side_by_side([partial(self._look, d) for d in group], at_most=self._at_once)
         if self._first_again is not None:
             again, self._first_again = self._first_again, None
             return again

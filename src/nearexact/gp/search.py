@@ -63,6 +63,7 @@ LEADER_EVALUATIONS, LEADER_SHARE = 12, 0.5
 FEWEST_EVALUATIONS = 5.0  # with a subset: with less time it is not begun
 # Evaluations of subsets take time with about this power of their rows; with the third one only where rows are many.
 COST_POWER = 2.4
+MOST_ABREAST = 64  # evaluations at once, however many cores there are
 POLISH = LBFGSSettings(max_iterations=200, ftol=1e-8)
 ENDED = (OptimiserEnd.CONVERGED, OptimiserEnd.CALLBACK, OptimiserEnd.NO_FURTHER_STEP)  # where a start leads to
 
@@ -225,7 +226,8 @@ class Search:
             return None
         objective = LogCoordinates.objective(self.objective(rows))
         try:
-            matrix = second_derivatives(objective, LogCoordinates.from_theta(theta)) / rows
+            logs = LogCoordinates.from_theta(theta)
+            matrix = second_derivatives(objective, logs, at_once=self.abreast(rows)) / rows
         except NumericalError:
             return None
         self.flops += (len(theta) + 1) * self.evaluation_flops(rows)
@@ -452,6 +454,10 @@ class Search:
         """What an evaluation with so many rows may take."""
         return float(self.evaluation_seconds * (rows / self.evaluation_rows) ** COST_POWER)
 
+    def abreast(self, rows: int) -> int:
+        """How many evaluations with so many rows fit into memory at once."""
+        return MOST_ABREAST if self.memory is None else self.memory // exact_memory(self.layout.kernel, rows)
+
     def evaluation_flops(self, rows: int) -> float:
         """Operations of an evaluation with so many rows."""
         return exact_flops(rows, self._n_features)
@@ -466,7 +472,7 @@ class Search:
         started, share = self.timer.seconds(), LEADER_SHARE * self.timer.left()
         self.hills, self._reserved = self._hills(rows), 0.0
         objective, tried = self.objective(rows), Tried(rows, self.hills)
-        climbs = GroupClimbs(self, tried, self.memory, lambda: min(self._leaders_seconds(rows), share))
+        climbs = GroupClimbs(self, objective, tried, lambda: min(self._leaders_seconds(rows), share))
         untried: list[StartingPoint] = []
         begun: list[FloatArray] = []
         for group in groups:

@@ -91,7 +91,9 @@ class SearchStarts:
 
     @cached_property
     def _scan(self) -> RoughScan:
-        return RoughScan(self.search.objective(self.search.sizes[0]), self._unit, self.search.random)
+        rows = self.search.sizes[0]
+        abreast = self.search.abreast(rows)
+        return RoughScan(self.search.objective(rows), self._unit, self.search.random, abreast=abreast)
 
     def _rough_in_one_input(self, most: int) -> Iterator[StartingPoint]:
         """The most likely ones that were not tried before; if there are none, the first ones again."""

@@ -16,12 +16,13 @@ from nearexact.gp.threads import numpy_on_one_thread
 T = TypeVar("T")
 
 
-def side_by_side(calls: Sequence[Callable[[], T]], stop: Callable[[], None], *, at_most: int) -> list[T]:
+def side_by_side(calls: Sequence[Callable[[], T]], stop: Callable[[], None] = lambda: None, *, at_most: int) -> list[T]:
     """What these calls return, each computed on one of torch's threads; one after the other where there is only one.
 
     `at_most` so many are under way at once.
 
-    An exception, or Ctrl-C, calls `stop`, which is to let the calls under way end soon, and is raised after that.
+    An exception, or Ctrl-C, calls `stop`, which is to let the calls under way end soon if they take long, and is raised
+    after that.
     """
     threads = torch.get_num_threads()
     abreast = min(len(calls), threads, at_most)

@@ -8,6 +8,7 @@ better than the best of the search does.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +17,13 @@ from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.hills import are_on_one_hill
 from nearexact.gp.known_optimum import RIVAL, SubsetOptimum
-from nearexact.gp.optimise import OptimiserEnd
+from nearexact.gp.optimise import OptimiserEnd, Optimum
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.rough_scan import MOST_INPUTS, lengthscales, likelihood_at, roughest
 from nearexact.gp.rounds import StartingPoint
 from nearexact.gp.rows import LocalRows
 from nearexact.gp.safety import NumericalError
+from nearexact.gp.side_by_side import side_by_side
 from nearexact.gp.starts import START_NOISE, rough_start, unit_start
 from nearexact.typing import FloatArray
 
@@ -42,18 +44,23 @@ def starts_with_details(search: Search, theta: FloatArray, seconds: float = math
         return []
     windows = _Windows(search, data)
     unit = unit_start(search.layout, START_NOISE)
-    gains: list[tuple[float, int, ExactObjective]] = []
-    for d in windows.random.permutation(search.layout.n_inputs)[:MOST_INPUTS]:
+
+    def gain(d: int, window: ExactObjective) -> float:
+        """By being rough in this input, before any climb."""
         if search.timer.clock() > deadline:
             raise TimeIsUpError
-        window = windows.draw(int(d))
-        rough = roughest(window, unit, int(d))[0]
-        if math.isfinite(rough) and bool((window.X[:, d] != window.X[0, d]).any()):
-            gains.append((rough - likelihood_at(window, theta), int(d), window))
+        is_constant = bool((window.X[:, d] == window.X[0, d]).all())
+        higher = -math.inf if is_constant else roughest(window, unit, d)[0] - likelihood_at(window, theta)
+        window.release()  # there may be many of them
+        return higher
+
+    drawn = [(int(d), windows.draw(int(d))) for d in windows.random.permutation(search.layout.n_inputs)[:MOST_INPUTS]]
+    at_most = search.abreast(search.sizes[0])
+    gains = side_by_side([partial(gain, *window) for window in drawn], at_most=at_most)
+    by_gain = sorted(zip(gains, drawn, strict=True), key=lambda pair: -pair[0])
     found: list[FloatArray] = []
-    gains.sort(key=lambda triple: -triple[0])
-    for rank, (gain, d, window) in enumerate(gains[:MOST_FOLLOWED]):
-        if rank and gain < 0.0:
+    for rank, (higher, (d, window)) in enumerate(by_gain[:MOST_FOLLOWED]):
+        if not higher > -math.inf or (rank and higher < 0.0):
             break
         shortest = lengthscales(window.X[:, d].cpu().numpy())[:-3:-1]
         finest = [rough_start(search.layout, unit, [d], short=short) for short in shortest]
@@ -85,25 +92,31 @@ def _rival(
     search: Search, window: ExactObjective, theta: FloatArray, rough: list[FloatArray], deadline: float
 ) -> FloatArray | None:
     """Where one of the rough starts leads to on these rows, if that explains them as well as where θ leads to."""
-    smooth, *others = (_climbed(search, window, start, deadline) for start in [theta, *rough])
+    rows = len(window.y)
+    calls = [partial(_climbed, search, window, start, deadline) for start in [theta, *rough]]
+    climbs = side_by_side(calls, at_most=search.abreast(rows))
+    search.flops += sum(climb.evaluations for climb in climbs if climb is not None) * search.evaluation_flops(rows)
+    smooth, *others = (
+        None if climb is None else SubsetOptimum(LogCoordinates.to_theta(climb.theta), -climb.value) for climb in climbs
+    )
     for other in sorted((end for end in others if end is not None), key=lambda end: -end.likelihood):
         if smooth is None:
             return other.theta
-        is_near = other.likelihood >= smooth.likelihood - RIVAL * len(window.y)
+        is_near = other.likelihood >= smooth.likelihood - RIVAL * rows
         if is_near and not are_on_one_hill(window, smooth, other):
             return other.theta
     return None
 
 
-def _climbed(search: Search, window: ExactObjective, theta: FloatArray, deadline: float) -> SubsetOptimum | None:
+def _climbed(search: Search, window: ExactObjective, theta: FloatArray, deadline: float) -> Optimum | None:
     """Where θ leads to on these rows, if it can be computed there."""
     seconds = deadline - search.timer.clock()
     if seconds <= 0.0:
         raise TimeIsUpError
     try:
-        optimum = search.climb(window, StartingPoint(theta), seconds)
+        optimum = search.ascent(window, StartingPoint(theta), seconds)
     except NumericalError:
         return None
     if optimum.reason is OptimiserEnd.TIME_LIMIT:
         raise TimeIsUpError
-    return SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value)
+    return optimum
