@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
 from nearexact.gp import gpr_objective, memory
+from nearexact.gp.side_by_side import side_by_side
 from nearexact.kernels import Kernel, Linear, Matern12, Matern32, Matern52, SquaredExponential
 from tests.gp import dense, extended_precision
 from tests.problems import KERNELS, regression
@@ -78,6 +81,23 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     many = gpr_objective(SquaredExponential() + Linear(), NOISE, X, y)
     assert many(many.theta0)[0] == pytest.approx(value, rel=1e-12)
     assert many(many.theta0)[1] == pytest.approx(gradient, rel=1e-9)
+
+
+def test_several_threads_may_evaluate_one_objective() -> None:
+    X, y = regression(300)
+    objective = gpr_objective(SquaredExponential(LENGTHSCALES), NOISE, X, y)
+    random = np.random.default_rng(0)
+    places = [objective.theta0 + 0.3 * random.normal(size=len(objective.theta0)) for _ in range(12)]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        together = side_by_side([partial(objective, theta) for theta in places], at_most=2)
+    finally:
+        torch.set_num_threads(threads)
+    for theta, (value, gradient) in zip(places, together, strict=True):
+        alone = objective(theta)
+        assert value == pytest.approx(alone[0], rel=1e-12)
+        assert gradient == pytest.approx(alone[1], rel=1e-8, abs=1e-9)
 
 
 def test_samples_have_the_posterior_mean_and_covariance() -> None:
