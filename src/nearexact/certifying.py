@@ -10,6 +10,7 @@ import numpy as np
 from nearexact.certificate import Certificate
 from nearexact.evidence import Evidence
 from nearexact.gp.search import Search
+from nearexact.gp.search_evidence import evidence_for
 from nearexact.gp.sparse import SparseObjective
 from nearexact.gp.tighten import MOST_ITERATIONS, tighten_bounds
 from nearexact.gp.training import SEARCH_SHARE
@@ -82,4 +83,5 @@ def _search(estimator: Regressor, problem: Problem, seconds: float) -> Evidence 
         numerics=estimator._numerics(),
     )
     search.run()
-    return search.evidence(search.layout.pack(estimator.kernel_, estimator.noise_variance_), search.timer.left())
+    theta = search.layout.pack(estimator.kernel_, estimator.noise_variance_)
+    return evidence_for(search, theta, search.timer.left())

@@ -16,6 +16,7 @@ from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.rounds import Round, StartingPoint
 from nearexact.gp.rows import LocalRows, nearest_rows
 from nearexact.gp.search import MOST_CARRIED, Search
+from nearexact.gp.search_evidence import evidence_for, gain_per_row
 from nearexact.gp.search_starts import MOST_STARTS
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
 from nearexact.gp.subsets import subset_order, subset_sizes
@@ -55,8 +56,8 @@ def test_every_kernel_ends_at_least_as_high_as_from_its_own_values(name: str) ->
     best = search.candidates[0]
     assert best.likelihood >= -value
     assert -objective(best.theta)[0] == pytest.approx(best.likelihood, abs=1e-6)
-    assert search.gain_per_row(best.theta) == pytest.approx(0.0, abs=1e-9)
-    assert search.gain_per_row(search.theta0) == pytest.approx((best.likelihood + value) / 40, rel=1e-6, abs=1e-9)
+    assert gain_per_row(search, best.theta) == pytest.approx(0.0, abs=1e-9)
+    assert gain_per_row(search, search.theta0) == pytest.approx((best.likelihood + value) / 40, rel=1e-6, abs=1e-9)
 
 
 def test_it_leaves_the_noise_trap_and_says_how_many_starts_agree() -> None:
@@ -66,12 +67,12 @@ def test_it_leaves_the_noise_trap_and_says_how_many_starts_agree() -> None:
     (last,) = search.rounds
     assert last.likelihoods == tuple(sorted(last.likelihoods, reverse=True))
     assert last.agreeing >= 2
-    evidence = search.evidence(search.candidates[0].theta, math.inf)
+    evidence = evidence_for(search, search.candidates[0].theta, math.inf)
     assert evidence is not None
     assert (evidence.rows, evidence.agreeing) == (200, last.agreeing)
     assert evidence.gain_per_row < 1e-3
     noise = search.layout.pack(SquaredExponential(np.full(30, 1e3)), 1.0)
-    there = search.evidence(noise, math.inf)
+    there = evidence_for(search, noise, math.inf)
     assert there is not None
     assert there.gain_per_row > 0.1
 
@@ -151,7 +152,7 @@ def test_time_and_memory_limits_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     none = Search(SquaredExponential(), X, y, seed=0, memory=1000)
     none.run()
     assert none.rounds == []
-    assert none.evidence(none.theta0, 1.0) is None
+    assert evidence_for(none, none.theta0, 1.0) is None
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -221,9 +222,9 @@ def test_what_was_not_tried_speaks_against_every_theta() -> None:
     smooth = itertools.islice(search.starts.first(), 6)
     search._round(search.sizes[-1], smooth)
     theta = search.candidates[0].theta
-    assert search.evidence(theta, math.inf).gain_per_row is not None  # type: ignore[union-attr]
+    assert evidence_for(search, theta, math.inf).gain_per_row is not None  # type: ignore[union-attr]
     search.rounds[-1] = replace(search.rounds[-1], finished=False)
-    assert search.evidence(theta, math.inf).gain_per_row is None  # type: ignore[union-attr]
+    assert evidence_for(search, theta, math.inf).gain_per_row is None  # type: ignore[union-attr]
 
 
 def first_starts(search: Search, count: int) -> list[np.ndarray]:
@@ -270,7 +271,7 @@ def test_starts_that_all_fail_leave_no_round(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(search, "ascent", fail)
     search.run()
     assert search.rounds == []
-    assert search.evidence(search.theta0, 1.0) is None
+    assert evidence_for(search, search.theta0, 1.0) is None
 
 
 def test_starts_do_not_agree_with_what_beats_them_all() -> None:
@@ -279,14 +280,14 @@ def test_starts_do_not_agree_with_what_beats_them_all() -> None:
     search = Search(SquaredExponential(), X, y, seed=0)
     search.run()
     best = search.candidates[0]
-    found = search.evidence(best.theta, 10.0)
+    found = evidence_for(search, best.theta, 10.0)
     assert found is not None
     assert found.agreeing >= 2
     assert found.gain_per_row is not None
     search.candidates[0] = replace(best, likelihood=best.likelihood - 60.0)  # as if it had ended that far below
     fallen = replace(search.rounds[-1], likelihoods=(best.likelihood - 60.0,) * 5)
     search.rounds[-1] = fallen.counted((5, 5), fallen.rows)
-    missed = search.evidence(best.theta * 1.0, 10.0)
+    missed = evidence_for(search, best.theta * 1.0, 10.0)
     assert missed is not None
     assert missed.agreeing == 1
 
@@ -299,13 +300,13 @@ def test_of_two_rivals_on_a_subset_nobody_knows_which_one_wins(most_rows: int) -
     search.run()
     best, rows = search.candidates[0], search.rounds[-1].rows
     search.candidates = [best]
-    known = search.evidence(best.theta, 10.0)
+    known = evidence_for(search, best.theta, 10.0)
     assert known is not None
     assert known.gain_per_row == 0.0
     kernel, noise = search.layout.unpack(best.theta)
     elsewhere = search.layout.pack(kernel, 10.0 * noise)
     search.candidates.append(SubsetOptimum(elsewhere, best.likelihood - 0.01 * rows))
-    rivals = search.evidence(best.theta, 10.0)
+    rivals = evidence_for(search, best.theta, 10.0)
     assert rivals is not None
     assert (rivals.gain_per_row is None) == (most_rows < 400)
 

@@ -11,6 +11,7 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.search import Search
 from nearexact.gp.search_completion import complete_search
+from nearexact.gp.search_evidence import evidence_for
 from nearexact.kernels import SquaredExponential
 
 
@@ -131,10 +132,10 @@ def test_what_was_left_behind_ends_what_speaks_for_a_model_also_where_all_rows_w
     search = Search(SquaredExponential(), *two_scales(120), seed=0)
     search.run()
     best = search.candidates[0]
-    known = search.evidence(best.theta, 10.0)
+    known = evidence_for(search, best.theta, 10.0)
     assert known is not None
     assert known.gain_per_row is not None
     search.left_behind = [best]
-    unknown = search.evidence(best.theta, 10.0)
+    unknown = evidence_for(search, best.theta, 10.0)
     assert unknown is not None
     assert unknown.gain_per_row is None

@@ -7,6 +7,7 @@ import pytest
 
 from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.search import Search
+from nearexact.gp.search_evidence import evidence_for
 from nearexact.gp.window_scan import starts_with_details
 from nearexact.kernels import SquaredExponential
 from tests.test_traps import panel
@@ -61,6 +62,6 @@ def test_what_only_all_rows_show_ends_what_a_subset_says() -> None:
     assert search.is_complete
     assert search.has_left_behind_a_rival
     best = search.candidates[0].theta
-    evidence = search.evidence(best, 10.0)
+    evidence = evidence_for(search, best, 10.0)
     assert evidence is not None
     assert evidence.gain_per_row is None

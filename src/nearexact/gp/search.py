@@ -22,26 +22,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from nearexact.evidence import Evidence
 from nearexact.gp.budget import Timer
 from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.group_climbs import GroupClimbs
 from nearexact.gp.hills import Hills
-from nearexact.gp.known_optimum import AGREEMENT, RIVAL, KnownOptimum, SubsetOptimum, until_settled
+from nearexact.gp.known_optimum import RIVAL, KnownOptimum, SubsetOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.rounds import OpenRound, Round, StartingPoint, Tried
-from nearexact.gp.row_noise import RowNoise, noise_of, noise_only
+from nearexact.gp.row_noise import RowNoise, noise_of
 from nearexact.gp.rows import Taken, as_rows
 from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, NumericalError, Numerics
 from nearexact.gp.search_starts import Group, SearchStarts
-from nearexact.gp.simpler_forms import least_price
 from nearexact.gp.starts import START_NOISE, Start
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels.base import Kernel
-from nearexact.noise_only import explains_nothing
 from nearexact.typing import FloatArray
 
 logger = logging.getLogger(__name__)
@@ -133,8 +130,8 @@ class Search:
         self.open_rounds: list[OpenRound] = []
         self.starts = SearchStarts(self)
         self._reserved = 0.0  # seconds of the present round that are for larger subsets
-        self._look_until = -math.inf  # of the clock: until then hills are told apart whatever the time limit
-        self._climbed: FloatArray | None = None  # the last θ from which steps led no higher
+        self.look_until = -math.inf  # of the clock: until then hills are told apart whatever the time limit
+        self.climbed: FloatArray | None = None  # the last θ that somebody asked about from which steps led no higher
         # Optima of the last subset that are not yet tried on this one, and how far below the best they were, per row
         self.waiting: list[tuple[SubsetOptimum, float]] = []
 
@@ -165,7 +162,7 @@ class Search:
         started, rows = self.timer.seconds(), self.sizes[-1]
         objective, last = self.objective(rows), self.rounds[-1]
         if last.rows == rows:
-            self._settle(objective, seconds)
+            self.settle(objective, seconds)
             return
         leader, *others = self.carry_on()
         start = StartingPoint(leader.theta, self.curvature(leader.theta, rows))
@@ -233,88 +230,6 @@ class Search:
         self.flops += (len(theta) + 1) * self.evaluation_flops(rows)
         return positive(matrix, LEAST) if np.isfinite(matrix).all() else None
 
-    def gain_per_row(self, theta: FloatArray) -> float:
-        """How much higher the exact likelihood of the last subset is at the best θ than here, in nats per row."""
-        if not self.rounds:
-            return math.nan
-        rows = self.rounds[-1].rows
-        try:
-            likelihood = self.objective(rows).factorise(*self.layout.unpack(theta)).lml
-        except NumericalError:
-            return math.inf
-        return max(self.candidates[0].likelihood - likelihood, 0.0) / rows
-
-    def evidence(self, theta: FloatArray, seconds: float) -> Evidence | None:
-        """What speaks for a θ: how much is gained by moving on from it, or by going to the best of the search.
-
-        `seconds` are what that may take.
-        """
-        if not self.rounds:
-            return None
-        if self.gain_per_row(theta) <= 2.0 * AGREEMENT and seconds > 5.0 * self.evaluation_seconds:
-            self._climb_from(theta, seconds)
-        gain, last = self.gain_per_row(theta), self.rounds[-1]
-        climbed = self._climbed is not None and np.array_equal(self._climbed, theta)
-        # Else more may be found further up, or from starts that were not tried: rough ones come last. And which of two
-        # rivals wins, more rows than those of a subset must decide.
-        is_known = gain > RIVAL or (
-            self.is_complete
-            and last.settled
-            and climbed
-            and not self.has_left_behind_a_rival
-            and (last.rows >= self.data.n or not self.has_rival())
-        )
-        agreeing, starts = last.support
-        known_gain = gain if is_known else None
-        return Evidence(last.rows, starts, agreeing, known_gain, self.candidates[0].likelihood, self.price(theta))
-
-    def price(self, theta: FloatArray) -> float | None:
-        """How many parameters a likelihood must pay for, where these are fewer than those of the kernel.
-
-        None also where nothing needs to be paid for: the best of the search explains more than chance in any case.
-        """
-        if not self.explains_nothing():
-            return None
-        price = least_price(self.objective(self.rounds[0].rows), theta)
-        return price if price < self.layout.kernel.size else None
-
-    def explains_nothing(self, price: float | None = None) -> bool:
-        """Whether the exact likelihood of the last subset was no better than noise wherever the search has looked."""
-        last = self.objective(self.rounds[-1].rows)
-        parameters = self.layout.kernel.size if price is None else price
-        return explains_nothing(
-            self.candidates[0].likelihood, noise_only(last.y, last.row_noise), len(last.y), parameters
-        )
-
-    def _climb_from(self, theta: FloatArray, seconds: float) -> None:
-        """See whether steps from here lead to a higher likelihood than the best so far, and let the best settle."""
-        self._look_until = deadline = self.timer.clock() + seconds
-        objective = self.objective(self.rounds[-1].rows)
-        here = SubsetOptimum(theta, objective.factorise(*self.layout.unpack(theta)).lml)
-        if here.likelihood > self.candidates[0].likelihood:
-            self.lead(objective, here)
-        leads = self.candidates[0] is here
-        if not self.rounds[-1].settled:
-            self._settle(objective, seconds if leads else 0.5 * seconds)
-        climbed = leads and self.rounds[-1].settled
-        for start in ([] if leads else [StartingPoint(theta)]) + list(self.starts.second_chance(theta)):
-            if self.timer.clock() > deadline:
-                return
-            try:
-                optimum = self.climb(objective, start, deadline - self.timer.clock())
-            except NumericalError:
-                continue
-            if optimum.reason is OptimiserEnd.TIME_LIMIT:
-                return
-            climbed |= start.theta is theta
-            end = SubsetOptimum(LogCoordinates.to_theta(optimum.theta), -optimum.value, start.is_derived)
-            if end.likelihood > self.candidates[0].likelihood + SAME_OPTIMUM * len(objective.y):
-                self.lead(objective, end)
-            else:  # if it is another hill nearly as high, it is a rival
-                self.take_note(objective, end)
-        if climbed:
-            self._climbed = np.array(theta)
-
     def lead(self, objective: ExactObjective, optimum: SubsetOptimum) -> None:
         """Take this for the best of the last subset: nobody has climbed from there, and no start may agree with it."""
         before, last = self.candidates[0], self.rounds[-1]
@@ -330,7 +245,7 @@ class Search:
         if self.hills.place(objective, optimum) not in hills:
             self.candidates = [best, *sorted([*others, optimum], key=lambda candidate: -candidate.likelihood)]
 
-    def _settle(self, objective: ExactObjective, seconds: float) -> None:
+    def settle(self, objective: ExactObjective, seconds: float) -> None:
         """Climb from the best of the last subset until nothing is left to gain, if there is time."""
         evaluations, settled = self._polished(objective, seconds)
         last = self.rounds[-1].with_best(self.candidates[0].likelihood, settled=settled)
@@ -420,7 +335,7 @@ class Search:
 
         def has_time() -> bool:
             is_cheap = rows <= CHEAP_ROWS or self.timer.left() > self.evaluation_seconds
-            return is_cheap or self.timer.clock() < self._look_until
+            return is_cheap or self.timer.clock() < self.look_until
 
         return Hills(has_time)
 
@@ -433,11 +348,11 @@ class Search:
         if not self.rounds:
             return []
         near = self.near_best()
-        objective, before, self._look_until = self.objective(self._last_rows), self._look_until, math.inf
+        objective, before, self.look_until = self.objective(self._last_rows), self.look_until, math.inf
         try:
             hills = [self.hills.place(objective, optimum) for optimum in (self.candidates[0], *near)]
         finally:
-            self._look_until = before
+            self.look_until = before
         return [other for number, other in enumerate(near, 1) if hills[number] not in hills[:number]]
 
     def _is_different(self, optimum: SubsetOptimum, other: SubsetOptimum) -> bool:

@@ -40,6 +40,7 @@ from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics, Repa
 from nearexact.gp.schedule import SCHEDULE, check_max_inducing, checked_schedule, ends_early, inducing_schedule
 from nearexact.gp.search import Search
 from nearexact.gp.search_completion import complete_search
+from nearexact.gp.search_evidence import evidence_for, found_nothing, gain_per_row, price_of
 from nearexact.gp.sparse import SparseObjective, is_tight
 from nearexact.gp.stages import Progress, Stage, StageEnd, TrainingEnd
 from nearexact.gp.starts import START_NOISE, Start, with_less_influence
@@ -231,10 +232,10 @@ class Training:
         """The same, looked for at most so long."""
         assert self.search is not None
         theta, started = self.best.theta, self.budget.clock()
-        if seconds > 0.0 and self._only_theta_is_open and self.search.gain_per_row(theta) <= RIVAL:
+        if seconds > 0.0 and self._only_theta_is_open and gain_per_row(self.search, theta) <= RIVAL:
             complete_search(self.search, seconds)
             seconds -= self.budget.clock() - started
-        return self.search.evidence(theta, seconds)
+        return evidence_for(self.search, theta, seconds)
 
     @property
     def _only_theta_is_open(self) -> bool:
@@ -245,7 +246,7 @@ class Training:
         """Whether the exact likelihood of a subset was no better than noise wherever the search has looked."""
         if self.search is None or not self.search.rounds:
             return False
-        return self.search.explains_nothing(self._price)
+        return found_nothing(self.search, self._price)
 
     @property
     def _price(self) -> float | None:
@@ -254,7 +255,7 @@ class Training:
             return None
         best = self.search.candidates[0].theta
         if self._priced is None or self._priced[0] is not best:
-            self._priced = best, self.search.price(best)
+            self._priced = best, price_of(self.search, best)
         return self._priced[1]
 
     # ---- one M -----------------------------------------------------------------------------------------------------
@@ -336,7 +337,7 @@ class Training:
             return (
                 [warm] if self.budget.left() < self._cold_seconds(m) else [partial(self._climb, m, self.theta0), warm]
             )
-        alike = self.search is not None and self.search.gain_per_row(held.theta) <= SAME_THETA
+        alike = self.search is not None and gain_per_row(self.search, held.theta) <= SAME_THETA
         return [warm] if alike else [partial(self._climb, m, searched[0]), warm]
 
     def _climb(self, m: int, theta: FloatArray, *, start: IndexArray | None = None) -> Result:
