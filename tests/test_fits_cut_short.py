@@ -15,6 +15,7 @@ from nearexact import GPRegressor, SGPRegressor
 from nearexact.gp import ExactObjective, ExactTraining, SparseObjective, Training
 from nearexact.gp.inducing import select
 from nearexact.gp.search import Search
+from nearexact.gp.search_evidence import evidence_for
 from nearexact.kernels import SquaredExponential
 
 ESTIMATORS = [SGPRegressor, GPRegressor]
@@ -134,7 +135,7 @@ def test_a_certificate_never_stays_with_the_model_of_another_fit(
         signal.raise_signal(signal.SIGINT)
         return 0.0
 
-    for place in ("nearexact.certificate.Certificate.of", "nearexact.gp.search.Search.evidence"):
+    for place in ("nearexact.certificate.Certificate.of", "nearexact.gp.training.evidence_for"):
         with monkeypatch.context() as patch:
             patch.setattr(place, lambda *_, **__: interrupted(None))
             with contextlib.suppress(KeyboardInterrupt):
@@ -144,13 +145,12 @@ def test_a_certificate_never_stays_with_the_model_of_another_fit(
 
 def test_whoever_interrupts_does_not_wait_for_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = []
-    evidence = Search.evidence
 
-    def looked(self: Search, theta: np.ndarray, limit: float) -> object:
+    def looked(search: Search, theta: np.ndarray, limit: float) -> object:
         seconds.append(limit)
-        return evidence(self, theta, limit)
+        return evidence_for(search, theta, limit)
 
-    monkeypatch.setattr(Search, "evidence", looked)
+    monkeypatch.setattr("nearexact.gp.training.evidence_for", looked)
     evaluate, calls = SparseObjective.__call__, itertools.count(1)
 
     def interrupted(self: SparseObjective, theta: np.ndarray) -> tuple[float, np.ndarray]:

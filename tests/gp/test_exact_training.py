@@ -162,12 +162,12 @@ def test_where_not_all_starts_can_be_followed_the_first_is_what_all_rows_speak_f
     right = training.layout.pack(SquaredExponential([0.6, 1.0]), 0.1)
     training.search.candidates.append(SubsetOptimum(right, -0.1))
     assert _noises_of_starts(training, 1e3) == pytest.approx([0.1, 1e-4])  # each of them once
-    assert training._pending == pytest.approx([0.1, 0.0])
+    assert training.starts.pending == pytest.approx([0.1, 0.0])
 
 
 def _noises_of_starts(training: ExactTraining, evaluation_seconds: float) -> list[float]:
-    training._evaluation_seconds = evaluation_seconds
-    return [training.layout.unpack(theta)[1] for theta in training._starts()]
+    training.evaluation_seconds = evaluation_seconds
+    return [training.layout.unpack(theta)[1] for theta in training.starts.first()]
 
 
 def test_ctrl_c_on_the_way_to_a_better_optimum_leaves_nothing_settled() -> None:
@@ -186,10 +186,10 @@ def test_ctrl_c_on_the_way_to_a_better_optimum_leaves_nothing_settled() -> None:
     layout = training.layout
     smooth, rough = SquaredExponential([20.0, 1.5, 20.0]), SquaredExponential([0.15, 1.5, 20.0])
     starts = [layout.pack(smooth, 0.3), layout.pack(rough, 0.01)]
-    training._starts = lambda: starts  # type: ignore[method-assign]
+    training.starts.first = lambda: starts  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         training.run()
-    first = training._starts_record._starts[0].end.likelihood
+    first = training.record._starts[0].end.likelihood
     assert training.best_lml > first + 0.1 * 300
     training.interrupted()
     assert training.evidence().gain_per_row is None
@@ -219,10 +219,10 @@ def test_rivals_beyond_those_that_are_carried_on_are_followed_if_there_is_time(m
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
     training = ExactTraining(SquaredExponential(), X, y, seed=0)
     seen: list[int] = []
-    training.on_stage = lambda stage, posterior: seen.append(len(training._beyond))  # type: ignore[func-returns-value]
+    training.on_stage = lambda stage, posterior: seen.append(len(training.starts.beyond))  # type: ignore[func-returns-value]
     training.run()
     assert seen[0] > 0  # while these wait, nothing speaks for the best
-    assert training._beyond == []
-    followed = [start.theta for start in training._starts_record._starts]
+    assert training.starts.beyond == []
+    followed = [start.theta for start in training.record._starts]
     for rival in training.search.rivals():
         assert any(np.array_equal(rival.theta, theta) for theta in followed)
