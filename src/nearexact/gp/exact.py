@@ -17,8 +17,8 @@ from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.rounding import check_digits
-from nearexact.gp.row_noise import RowNoise, check_noise
-from nearexact.gp.safety import NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
+from nearexact.gp.row_noise import RowNoise, check_noise, noise_variances
+from nearexact.gp.safety import ROUNDING_SAFETY, NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
 from nearexact.kernels.base import Kernel, Tensors, add_to
 from nearexact.kernels.form import with_diagonal
 from nearexact.typing import FloatArray
@@ -30,6 +30,7 @@ TRIAL_WORK = 10**8  # of the kernel matrix of the trial: its rows, squared, time
 TRIAL_ROWS = 1000  # an evaluation of which tells what one of all rows costs
 TRIALS = 3
 CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
+NEGLIGIBLE_ROUNDING = 1e-10  # per row, relative to the noise: its derivatives are far below those of the likelihood
 SLOWER_FACTORISATION = 1.3  # times what is predicted, or the last one has taken: what is kept for one
 
 
@@ -103,10 +104,14 @@ class ExactObjective:
         self._spare.clear()
 
     def value_and_gradient(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
-        """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K)."""
+        """LML, and its derivatives by the kernel's parameters and by the noise variance: ½ tr((ααᵀ − K⁻¹) ∂K).
+
+        What rounding may have added to it is taken off. Where a function has no noise, the likelihood rises along a
+        ridge without end, on which the signal grows until nothing of what is computed can be trusted.
+        """
         with self._arrays(2) as (K, room):
             model = self.factorise(kernel, noise_variance, (K, room))
-            kernel, lml, alpha, targets = model.kernel, model.lml, model.weights, self.y[0].numel()
+            kernel, value, alpha, targets = model.kernel, model.sure_lml, model.weights, self.y[0].numel()
             K_inv = inverse(model.L)  # [N, N]; the factor is not needed any more
             by_row = as_columns(alpha).square().sum(1) - targets * K_inv.diagonal()  # twice that by a row's noise
             by_noise = 0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum())
@@ -123,7 +128,20 @@ class ExactObjective:
                 K_bar.tril_(rows.start).diagonal(rows.start).mul_(0.5)
                 features = self._features[rows], self._features[right]
                 add_to(gradients, kernel.cross_vjp(*features, K_bar, K[rows, right], holds_values=True))
-        return lml, gradients, by_noise
+        by_signal, more_by_noise = self._caution(model)
+        add_to(gradients, by_signal)
+        return value, gradients, by_noise + more_by_noise
+
+    def _caution(self, model: ExactPosterior) -> tuple[Tensors, float]:
+        """Derivatives of what is taken off for rounding; none where that does not count."""
+        relative, noise = model.relative_rounding, model.least_noise
+        if relative < NEGLIGIBLE_ROUNDING * len(self.y):
+            return {}, 0.0
+        slope = -self.y[0].numel() * ROUNDING_SAFETY * (1.0 + 2.0 * relative)  # by the relative error Σk(x, x)·eps/s
+        weights = torch.full_like(self.X[:, 0], slope * torch.finfo(self.X.dtype).eps / noise)
+        variances = noise_variances(self.row_noise, model.noise_variance)
+        factor = 1.0 if self.row_noise is None else float(self.row_noise.factors[torch.as_tensor(variances).argmin()])
+        return model.kernel.diagonal_vjp(self._features, weights), -slope * relative / noise * factor
 
     @contextmanager
     def _arrays(self, count: int) -> Iterator[tuple[Tensor, ...]]:

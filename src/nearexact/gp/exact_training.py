@@ -152,7 +152,7 @@ class ExactTraining:
         if self.timer.left() < TWO_FACTORISATIONS * factorisation:
             self._search_for(self.timer.left() - SLOWER_FACTORISATION * factorisation)
             self.best_theta = self.best_of_search()
-            self._begin_at(self.posterior().lml)
+            self._begin_at(self.posterior().sure_lml)
             self.evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
         else:
             self._search_after_first_model()
@@ -185,7 +185,7 @@ class ExactTraining:
     def _search_after_first_model(self) -> None:
         """First of all a model at the θ to start from: something to return if time is up already."""
         started = self.timer.seconds()
-        self._begin_at(self.posterior().lml)
+        self._begin_at(self.posterior().sure_lml)
         factorisation = self.timer.seconds() - started
         self.evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
         in_a_hurry = (1.0 - SEARCH_SHARE) * self.timer.left() < FEW_EVALUATIONS * self.evaluation_seconds
@@ -226,9 +226,9 @@ class ExactTraining:
         except NumericalError as error:
             logger.info("exact GP: the search has led to a model that cannot be computed: %s", error)
             return
-        if model.lml > self.best_lml:
+        if model.sure_lml > self.best_lml:
             self.best_theta, self._model = theta, model
-            self._begin_at(model.lml)
+            self._begin_at(model.sure_lml)
 
     def interrupted(self) -> None:
         """Close the record after an exception in `run`."""

@@ -69,7 +69,7 @@ def are_on_one_hill(objective: ExactObjective, top: SubsetOptimum, other: Subset
         return True
     theta = halfway(objective.layout, top.theta, other.theta)
     try:
-        likelihood = objective.factorise(*objective.layout.unpack(theta)).lml
+        likelihood = objective.factorise(*objective.layout.unpack(theta)).sure_lml
     except NumericalError:
         return False
     low, high = sorted([top.likelihood, other.likelihood])

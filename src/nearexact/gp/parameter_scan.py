@@ -72,6 +72,6 @@ def _last_word(name: str) -> str:
 
 def _likelihood(objective: ExactObjective, theta: FloatArray) -> float:
     try:
-        return objective.factorise(*objective.layout.unpack(theta)).lml
+        return objective.factorise(*objective.layout.unpack(theta)).sure_lml
     except NumericalError:
         return -math.inf

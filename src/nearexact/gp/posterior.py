@@ -127,17 +127,25 @@ class ExactPosterior:
         return LikelihoodBounds.exact(len(self.y), float(cholesky_log_det(self.L)), quadratic, targets, error)
 
     def _rounding(self, quadratic: float) -> float:
-        """About how far the likelihood of a target may be off, in nats.
+        """About how far the likelihood of a target may be off, in nats. Jitter is noise that θ does not know of."""
+        jitter = self.jitter / self.least_noise
+        return rounding_error(self.relative_rounding) + 0.5 * (len(self.y) * math.log1p(jitter) + quadratic * jitter)
 
-        Rounding counts where the signal is 1e10 times the noise or more: relative to the noise, the least that an
-        eigenvalue can be, and summed over the diagonal. Jitter is noise that θ does not know of.
-        """
-        noise = float(torch.as_tensor(noise_variances(self.row_noise, self.noise_variance)).min())
-        relative = float(self.kernel.diagonal(self.features_X).sum()) * torch.finfo(self.L.dtype).eps / noise
-        jitter = self.jitter / noise
-        return ROUNDING_SAFETY * relative * (1.0 + relative) + 0.5 * (
-            len(self.y) * math.log1p(jitter) + quadratic * jitter
-        )
+    @cached_property
+    def least_noise(self) -> float:
+        """The noise variance of the row that has least: no eigenvalue of K + sI is below it."""
+        return float(torch.as_tensor(noise_variances(self.row_noise, self.noise_variance)).min())
+
+    @cached_property
+    def relative_rounding(self) -> float:
+        """Rounding errors relative to the least that an eigenvalue can be, summed over the diagonal."""
+        diagonal = float(self.kernel.diagonal(self.features_X).sum())
+        return diagonal * torch.finfo(self.L.dtype).eps / self.least_noise
+
+    @property
+    def sure_lml(self) -> float:
+        """The log marginal likelihood less what rounding may have added to it: what training maximises."""
+        return self.lml - self.y[0].numel() * rounding_error(self.relative_rounding)
 
     @property
     def lml(self) -> float:
@@ -185,6 +193,14 @@ class ExactPosterior:
     def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
         """Draws of the latent function at the rows of X: [n_samples, N*]."""
         return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
+
+
+def rounding_error(relative: float) -> float:
+    """About how far a log marginal likelihood may be off, in nats, where rounding errors are so large.
+
+    They count where the signal is 1e10 times the noise or more.
+    """
+    return ROUNDING_SAFETY * relative * (1.0 + relative)
 
 
 def new_means(inputs: Tensor, weights: Tensor) -> Tensor:

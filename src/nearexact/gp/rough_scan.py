@@ -95,6 +95,6 @@ def lengthscales(values: FloatArray) -> list[float]:
 def likelihood_at(objective: ExactObjective, theta: FloatArray) -> float:
     """Minus infinity where it cannot be computed."""
     try:
-        return objective.factorise(*objective.layout.unpack(theta)).lml
+        return objective.factorise(*objective.layout.unpack(theta)).sure_lml
     except NumericalError:
         return -math.inf

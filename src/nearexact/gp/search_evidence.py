@@ -25,7 +25,7 @@ def gain_per_row(search: Search, theta: FloatArray) -> float:
         return math.nan
     rows = search.rounds[-1].rows
     try:
-        likelihood = search.objective(rows).factorise(*search.layout.unpack(theta)).lml
+        likelihood = search.objective(rows).factorise(*search.layout.unpack(theta)).sure_lml
     except NumericalError:
         return math.inf
     return max(search.candidates[0].likelihood - likelihood, 0.0) / rows
@@ -80,7 +80,7 @@ def _climb_from(search: Search, theta: FloatArray, seconds: float) -> None:
     """See whether steps from here lead to a higher likelihood than the best so far, and let the best settle."""
     search.look_until = deadline = search.timer.clock() + seconds
     objective = search.objective(search.rounds[-1].rows)
-    here = SubsetOptimum(theta, objective.factorise(*search.layout.unpack(theta)).lml)
+    here = SubsetOptimum(theta, objective.factorise(*search.layout.unpack(theta)).sure_lml)
     if here.likelihood > search.candidates[0].likelihood:
         search.lead(objective, here)
     leads = search.candidates[0] is here
