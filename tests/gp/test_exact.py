@@ -10,7 +10,7 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
-from nearexact.gp import gpr_objective, memory
+from nearexact.gp import ExactTraining, gpr_objective, memory
 from nearexact.gp.side_by_side import side_by_side
 from nearexact.kernels import Kernel, Linear, Matern12, Matern32, Matern52, SquaredExponential
 from tests.gp import dense, extended_precision
@@ -110,6 +110,48 @@ def test_samples_have_the_posterior_mean_and_covariance() -> None:
     error = 5.0 / np.sqrt(200_000)
     assert torch.allclose(samples.mean(0), mean, atol=error)
     assert torch.allclose(torch.cov(samples.T), covariance, atol=2 * error)
+
+
+@pytest.mark.parametrize("variance", [1e6, 1e8])
+@pytest.mark.parametrize("targets", [1, 2])
+def test_what_rounding_may_have_added_is_taken_off_with_its_gradient(variance: float, targets: int) -> None:
+    random = np.random.default_rng(0)
+    X = random.normal(size=(60, 3))
+    y = np.stack([X @ [1.0, 2.0, -1.0], X @ [0.5, 0.0, 1.0]], axis=1)[:, :targets].squeeze()
+    kernel = SquaredExponential([3.0, 3.0, 3.0], variance)  # short enough for gradients that rounding does not spoil
+    objective = gpr_objective(kernel, 1e-4, X, y)
+    model = objective.factorise(kernel, 1e-4)
+    relative = 60.0 * variance * np.finfo(float).eps / 1e-4
+    assert model.sure_lml == pytest.approx(model.lml - targets * 4.0 * relative * (1.0 + relative), rel=1e-12)
+    by_signal, by_noise = objective._caution(model)
+    slope = -targets * 4.0 * (1.0 + 2.0 * relative)
+    assert float(by_signal["variance"]) == pytest.approx(slope * relative / variance)
+    assert by_noise == pytest.approx(-slope * relative / 1e-4)
+    assert not by_signal["lengthscales"].any()
+    value, gradients, derivative = objective.value_and_gradient(kernel, 1e-4)
+    assert value == pytest.approx(model.sure_lml, rel=1e-9)
+    assert np.isfinite(derivative)
+    assert set(gradients) == {"lengthscales", "variance"}
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="needs long doubles of 80 bits")
+def test_training_ends_where_digits_are_left_and_more_of_them_show_nothing_better() -> None:
+    """A column that is the difference of others: beyond some signal variance float64 shows nothing but rounding."""
+    random = np.random.default_rng(1)
+    X = random.normal(size=(80, 4))
+    y = X[:, 0] - X[:, 1]
+    y = (y - y.mean()) / y.std()
+    training = ExactTraining(SquaredExponential(), X, y, seed=0)
+    training.run()
+    bounds, model = training.likelihood_bounds(), training.posterior()
+    assert bounds.upper - bounds.lower <= 0.01 * len(y)
+    assert training.evidence().agreeing >= 2
+    lengthscales = np.array(model.kernel.parameters["lengthscales"])
+    variance = float(model.kernel.parameters["variance"])
+    for factor in (0.3, 1.0, 3.0, 10.0, 30.0):
+        along = SquaredExponential(lengthscales * factor, variance * factor**2)
+        expected = extended_precision.log_likelihood(along, model.noise_variance, X, y)
+        assert expected <= bounds.lower + 0.01 * len(y)
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="needs long doubles of 80 bits")

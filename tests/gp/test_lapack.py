@@ -7,7 +7,7 @@ from torch import Tensor
 from nearexact.gp.lapack import THREADED_ROWS, cholesky, inverse
 from nearexact.gp.threads import numpy_on_one_thread, scipy_on_threads
 
-SIZES = [1, 2, 77, THREADED_ROWS + 1]
+SIZES = [0, 1, 2, 77, THREADED_ROWS + 1]
 
 
 def positive_definite(n: int) -> Tensor:

@@ -65,6 +65,15 @@ def test_an_exception_stops_the_others_and_is_raised() -> None:
         begun.append(1)
         assert stopped.wait(timeout=30.0)
 
-    with pytest.raises(ZeroDivisionError):
-        side_by_side([fails, waits, waits, waits], stopped.set, at_most=2)
-    assert len(begun) <= 2  # what was not begun is not begun any more
+    for calls in ([fails, waits, waits, waits], [waits, fails, waits, waits]):
+        stopped.clear()
+        begun.clear()
+        with pytest.raises(ZeroDivisionError):
+            side_by_side(calls, stopped.set, at_most=2)
+        assert len(begun) <= 2  # what was not begun is not begun any more
+
+
+def test_the_mode_of_the_caller_is_that_of_the_calls() -> None:
+    with torch.inference_mode():
+        assert side_by_side([torch.is_inference_mode_enabled] * 3, unexpected, at_most=2) == [True] * 3
+    assert side_by_side([torch.is_inference_mode_enabled] * 3, unexpected, at_most=2) == [False] * 3

@@ -290,11 +290,12 @@ class ExactTraining:
         self._followed = False
         if not self.has_time_to_climb():
             return TrainingEnd.TIME_LIMIT, "", 0
+        self._model = None  # its memory is needed
         curvature = None if settings is FAR else self.search.curvature(theta, self.n)
         left = self.timer.left() - self.last_model_seconds
         again, before = theta is self.best_theta and bool(self.record), self.best_lml
         self._before = before
-        self._steps, self._model = [], None  # the model's memory is needed
+        self._steps = []
         coarse = settings is COARSE
         leader = None if settings is FINE else self._leader
         try:

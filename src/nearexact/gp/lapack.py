@@ -47,6 +47,9 @@ _Function = Callable[[bytes, object, int, object, object], None]
 
 def _in_place(function: _Function, A: Tensor) -> int:
     """Call a function of LAPACK on the lower triangle of a matrix; 0 if it has succeeded."""
+    assert A.dtype == torch.float64
+    if not len(A):
+        return 0
     n, failed = c_int(len(A)), c_int(0)
     with scipy_on_threads(torch.get_num_threads() if len(A) >= THREADED_ROWS else 1):
         # Rows are LAPACK's columns: what is below the diagonal here is above it there.

@@ -134,7 +134,8 @@ class ExactPosterior:
     @cached_property
     def least_noise(self) -> float:
         """The noise variance of the row that has least: no eigenvalue of K + sI is below it."""
-        return float(torch.as_tensor(noise_variances(self.row_noise, self.noise_variance)).min())
+        noise = noise_variances(self.row_noise, self.noise_variance)
+        return float(torch.as_tensor(noise, dtype=self.y.dtype).min())
 
     @cached_property
     def relative_rounding(self) -> float:

@@ -29,6 +29,7 @@ from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.group_climbs import GroupClimbs
 from nearexact.gp.hills import Hills
 from nearexact.gp.known_optimum import RIVAL, KnownOptimum, SubsetOptimum, until_settled
+from nearexact.gp.lapack import THREADED_ROWS
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
 from nearexact.gp.rounds import OpenRound, Round, StartingPoint, Tried
@@ -370,8 +371,13 @@ class Search:
         return float(self.evaluation_seconds * (rows / self.evaluation_rows) ** COST_POWER)
 
     def abreast(self, rows: int) -> int:
-        """How many evaluations with so many rows fit into memory at once."""
-        return MOST_ABREAST if self.memory is None else self.memory // exact_memory(self.layout.kernel, rows)
+        """How many evaluations with so many rows may run at once: one of many rows, which has all cores for itself.
+
+        Half of the memory is for them; others may hold the rest.
+        """
+        if rows >= THREADED_ROWS or self.memory is None:
+            return 1 if rows >= THREADED_ROWS else MOST_ABREAST
+        return max(self.memory // (2 * exact_memory(self.layout.kernel, rows)), 1)
 
     def evaluation_flops(self, rows: int) -> float:
         """Operations of an evaluation with so many rows."""
@@ -397,7 +403,7 @@ class Search:
                     tried.finished = False
                     untried.append(start)
                     continue
-                self.waiting = [(other, deficit) for other, deficit in self.waiting if other.theta is not start.theta]
+                self._has_tried(start)
                 if isinstance(end, NumericalError):
                     logger.debug("a start on %d rows failed: %s", rows, end)
                     continue
@@ -419,10 +425,15 @@ class Search:
         self._keep_untried(rows)
         self._record(objective, tried, settled, self.timer.seconds() - started)
 
+    def _has_tried(self, start: StartingPoint) -> None:
+        self.waiting = [(other, deficit) for other, deficit in self.waiting if other.theta is not start.theta]
+
     def _is_new(self, start: StartingPoint, begun: list[FloatArray]) -> bool:
         """Whether no start of this subset was the same: bounds may leave nothing of what makes it different."""
         is_known = not self.layout.nothing_is_free and any(np.array_equal(start.theta, theta) for theta in begun)
         begun.append(start.theta)
+        if is_known:
+            self._has_tried(start)
         return not is_known
 
     def _compare(self, objective: ExactObjective, tried: Tried, start: StartingPoint, optimum: Optimum) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,10 @@ def numpy_on_one_thread() -> AbstractContextManager[Any]:
     Their wheels bring an OpenBLAS whose idle threads keep spinning, and so do torch's: where calls to both alternate,
     as in every step of L-BFGS, each waits for the other. On two cores that made small problems eight times slower.
     """
-    limited: AbstractContextManager[Any] = _openblas().limit(limits=1)
+    controller = _openblas()
+    if all(library.num_threads == 1 for library in controller.lib_controllers):  # nothing to set, nothing to set back
+        return nullcontext()
+    limited: AbstractContextManager[Any] = controller.limit(limits=1)
     return limited
 
 
@@ -39,10 +42,12 @@ def scipy_on_threads(threads: int) -> Iterator[None]:
 @cache
 def _openblas() -> ThreadpoolController:
     """Looked for once: it takes milliseconds, as long as several evaluations on few rows."""
-    return ThreadpoolController().select(prefix="libscipy_openblas")
+    return ThreadpoolController().select(internal_api="openblas")
 
 
 @cache
 def _openblas_of_scipy() -> list[LibController]:
-    """SciPy's own; NumPy has another one. None where SciPy was not installed from a wheel."""
-    return [library for library in _openblas().lib_controllers if "scipy.libs" in Path(library.filepath).parts]
+    """SciPy's own, where its wheel brings one; else all, of which it uses one. None where it uses another library."""
+    libraries = _openblas().lib_controllers
+    own = [library for library in libraries if {"scipy.libs", "scipy"} & {*Path(library.filepath).parts}]
+    return own or libraries

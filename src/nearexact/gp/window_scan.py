@@ -45,22 +45,22 @@ def starts_with_details(search: Search, theta: FloatArray, seconds: float = math
     windows = _Windows(search, data)
     unit = unit_start(search.layout, START_NOISE)
 
-    def gain(d: int, window: ExactObjective) -> float:
-        """By being rough in this input, before any climb."""
+    def look(d: int, row: int) -> tuple[float, int, ExactObjective]:
+        """What is gained around a row by being rough in this input, before any climb."""
         if search.timer.clock() > deadline:
             raise TimeIsUpError
-        is_constant = bool((window.X[:, d] == window.X[0, d]).all())
-        higher = -math.inf if is_constant else roughest(window, unit, d)[0] - likelihood_at(window, theta)
+        window = windows.around(d, row)
+        rough = -math.inf if bool((window.X[:, d] == window.X[0, d]).all()) else roughest(window, unit, d)[0]
+        gain = rough - likelihood_at(window, theta) if math.isfinite(rough) else -math.inf
         window.release()  # there may be many of them
-        return higher
+        return gain, d, window
 
-    drawn = [(int(d), windows.draw(int(d))) for d in windows.random.permutation(search.layout.n_inputs)[:MOST_INPUTS]]
-    at_most = search.abreast(search.sizes[0])
-    gains = side_by_side([partial(gain, *window) for window in drawn], at_most=at_most)
-    by_gain = sorted(zip(gains, drawn, strict=True), key=lambda pair: -pair[0])
+    inputs = windows.random.permutation(search.layout.n_inputs)[:MOST_INPUTS]
+    looks = [partial(look, int(d), int(windows.random.integers(data.n))) for d in inputs]
+    by_gain = sorted(side_by_side(looks, at_most=search.abreast(search.sizes[0])), key=lambda triple: -triple[0])
     found: list[FloatArray] = []
-    for rank, (higher, (d, window)) in enumerate(by_gain[:MOST_FOLLOWED]):
-        if not higher > -math.inf or (rank and higher < 0.0):
+    for rank, (gain, d, window) in enumerate(by_gain[:MOST_FOLLOWED]):
+        if gain == -math.inf or (rank and gain < 0.0):
             break
         shortest = lengthscales(window.X[:, d].cpu().numpy())[:-3:-1]
         finest = [rough_start(search.layout, unit, [d], short=short) for short in shortest]
@@ -78,10 +78,10 @@ class _Windows:
         self.columns = data.X.cpu().numpy()
         self.random = np.random.default_rng(0)
 
-    def draw(self, d: int) -> ExactObjective:
-        """Around a row taken at random."""
+    def around(self, d: int, row: int) -> ExactObjective:
+        """The rows next to one of them."""
         values, rows = self.columns[:, d], self.search.sizes[0]
-        distances = np.abs(values - values[self.random.integers(len(values))])
+        distances = np.abs(values - values[row])
         nearest = np.argpartition(distances, rows - 1)[:rows]
         X, y, noise = self.data.take(nearest)
         numerics = self.search.numerics
