@@ -105,7 +105,7 @@ def test_a_negative_trace_is_repaired_counted_and_constant() -> None:
         assert model.elbo == pytest.approx(lml, rel=1e-5)
         assert model.upper_bound == pytest.approx(model.elbo, rel=1e-8)
         _, ours_by_parameter, ours_by_noise = objective.value_and_gradient(kernel, 0.1)
-        assert ours_by_noise == pytest.approx(by_noise, rel=1e-4)
+        assert ours_by_noise == pytest.approx(by_noise, abs=1e-5)  # what the exact GP takes off for rounding is 3e-6
         for name in ("lengthscales", "variance"):
             assert torch.allclose(ours_by_parameter[name], by_parameter[name], rtol=1e-3)
     assert repaired >= 2
