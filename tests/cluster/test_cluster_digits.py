@@ -80,6 +80,7 @@ def test_two_fits_at_once_do_not_disturb_each_other(client: Any) -> None:
         assert_same_digits(one, other)
 
 
+@pytest.mark.slow
 def test_a_fitted_bound_is_that_of_local_data_for_any_partitions(client: Any) -> None:
     expected = model(5, noise=(0.3, 3.0)).fit(X, Y)
     assert 0.3 < expected.noise_variance_ < 3.0  # so it was learnt

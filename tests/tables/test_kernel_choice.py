@@ -18,6 +18,7 @@ from nearexact.tables.splits import best_splits
 STATIONARY = ("se", "matern12", "matern32", "matern52")
 
 
+@pytest.mark.slow
 def test_a_step_takes_an_arc_cosine_kernel_and_few_points() -> None:
     """The paper's example: no stationary kernel is as good there, whatever M is, nor near exact with so few points."""
     X, y = datasets.find("step").load()

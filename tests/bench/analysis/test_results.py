@@ -50,7 +50,11 @@ def test_strange_values_in_the_information_of_points_are_no_numbers(value: Any, 
     assert (tmp_path / "out" / "report.html").exists()
 
 
-@pytest.mark.parametrize("value", [1e308, -math.inf, math.nan, 0.0], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [pytest.param(1e308, marks=pytest.mark.slow), -math.inf, math.nan, pytest.param(0.0, marks=pytest.mark.slow)],
+    ids=str,
+)
 @pytest.mark.filterwarnings("error")
 def test_extreme_numbers_do_not_stop_a_report(value: float, tmp_path: Path) -> None:
     write_mixture(tmp_path / "r", dict.fromkeys(NUMBERS, value), dict.fromkeys(EVIDENCE, value))
