@@ -145,7 +145,11 @@ def test_training_ends_where_digits_are_left_and_more_of_them_show_nothing_bette
     training.run()
     bounds, model = training.likelihood_bounds(), training.posterior()
     assert bounds.upper - bounds.lower <= 0.01 * len(y)
-    assert training.evidence().agreeing >= 2
+    found = training.evidence()
+    assert found.agreeing >= 2
+    assert found.gain_per_row is not None
+    assert found.gain_per_row == pytest.approx(5.0 * model.hidden_slope / len(y))
+    assert 0.0 < found.gain_per_row < 0.01
     lengthscales = np.array(model.kernel.parameters["lengthscales"])
     variance = float(model.kernel.parameters["variance"])
     for factor in (0.3, 1.0, 3.0, 10.0, 30.0):

@@ -15,10 +15,10 @@ from nearexact.gp.lapack import cholesky, inverse
 from nearexact.gp.linalg import as_columns, solve_columns
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.gp.posterior import ExactPosterior
+from nearexact.gp.posterior import ExactPosterior, rounding_slope
 from nearexact.gp.rounding import check_digits
 from nearexact.gp.row_noise import RowNoise, check_noise, noise_variances
-from nearexact.gp.safety import ROUNDING_SAFETY, NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
+from nearexact.gp.safety import NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
 from nearexact.kernels.base import Kernel, Tensors, add_to
 from nearexact.kernels.form import with_diagonal
 from nearexact.typing import FloatArray
@@ -137,7 +137,7 @@ class ExactObjective:
         relative, noise = model.relative_rounding, model.least_noise
         if relative < NEGLIGIBLE_ROUNDING * len(self.y):
             return {}, 0.0
-        slope = -self.y[0].numel() * ROUNDING_SAFETY * (1.0 + 2.0 * relative)  # by the relative error Σk(x, x)·eps/s
+        slope = -self.y[0].numel() * rounding_slope(relative)  # by the relative error Σk(x, x)·eps/s
         weights = torch.full_like(self.X[:, 0], slope * torch.finfo(self.X.dtype).eps / noise)
         variances = noise_variances(self.row_noise, model.noise_variance)
         factor = 1.0 if self.row_noise is None else float(self.row_noise.factors[torch.as_tensor(variances).argmin()])

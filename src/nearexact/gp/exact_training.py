@@ -36,7 +36,7 @@ from nearexact.gp.known_optimum import (
 from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
-from nearexact.gp.posterior import ExactPosterior
+from nearexact.gp.posterior import NEGLIGIBLE_ERROR, ExactPosterior
 from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import RowNoise, noise_only
 from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
@@ -62,6 +62,7 @@ TWO_FACTORISATIONS = 3.0
 # Of what is left after the search, at most, where that is too little to follow a start with all rows to its end: a step
 # with half of the rows takes a sixth of the time, and most of the way is the same.
 POLISHING_SHARE = 0.3
+HIDDEN_FOLDS = 5.0  # by which a signal may still grow while the likelihood rises as steeply as where rounding ended it
 ENDS = {
     OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
     OptimiserEnd.CALLBACK: TrainingEnd.OPTIMUM_FOUND,
@@ -261,7 +262,10 @@ class ExactTraining:
             support = self.search.rounds[-1].support
         followed = self.search.is_complete and not self.search.has_left_behind_a_rival
         followed = followed and self.starts.are_followed
-        gain = 0.0 if self.settled and followed else None
+        # Beyond where rounding has ended the climb the likelihood may rise for some time.
+        hidden = HIDDEN_FOLDS * self.posterior().hidden_slope / self.n
+        hidden = hidden if hidden > NEGLIGIBLE_ERROR else 0.0
+        gain = hidden if self.settled and followed else None
         return Evidence(self.n, support[1], support[0], gain, self.best_lml, self._price())
 
     def _price(self) -> float | None:

@@ -149,6 +149,11 @@ class ExactPosterior:
         return self.lml - self.y[0].numel() * rounding_error(self.relative_rounding)
 
     @property
+    def hidden_slope(self) -> float:
+        """How steeply the likelihood may still rise as the signal grows, where rounding ends that: nats per e-fold."""
+        return self.y[0].numel() * rounding_slope(self.relative_rounding) * self.relative_rounding
+
+    @property
     def lml(self) -> float:
         """Log marginal likelihood."""
         return self.bounds.elbo
@@ -202,6 +207,11 @@ def rounding_error(relative: float) -> float:
     They count where the signal is 1e10 times the noise or more.
     """
     return ROUNDING_SAFETY * relative * (1.0 + relative)
+
+
+def rounding_slope(relative: float) -> float:
+    """The derivative of that."""
+    return ROUNDING_SAFETY * (1.0 + 2.0 * relative)
 
 
 def new_means(inputs: Tensor, weights: Tensor) -> Tensor:
