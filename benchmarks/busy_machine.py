@@ -1,6 +1,6 @@
 """An evaluation of the exact likelihood on a machine that is busy, and on one that is not.
 
-    python benchmarks/busy_machine.py [--rows 128 256 512 1024 2000] [--busy 0 2] [--output <file>]
+    python benchmarks/busy_machine.py [--rows 128 256 512 1024 2000] [--busy 0 2]
 
 `--busy` programs compute beside it. For each of them: milliseconds of an evaluation, the median of several, on one
 thread, on all threads that wait as OpenMP does by default, and on all threads that wait as the package lets them.
