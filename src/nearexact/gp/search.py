@@ -375,8 +375,10 @@ class Search:
 
         Half of the memory is for them; others may hold the rest.
         """
-        if rows >= THREADED_ROWS or self.memory is None:
-            return 1 if rows >= THREADED_ROWS else MOST_ABREAST
+        if rows >= THREADED_ROWS:
+            return 1
+        if self.memory is None:
+            return MOST_ABREAST
         return max(self.memory // (2 * exact_memory(self.layout.kernel, rows)), 1)
 
     def evaluation_flops(self, rows: int) -> float:
