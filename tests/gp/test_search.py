@@ -143,7 +143,9 @@ def test_time_and_memory_limits_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
         now[0] = 0.0
         search = Search(SquaredExponential(), X, y, seed=0, time_limit=limit, clock=lambda: now[0])
         search.run()
-        assert now[0] <= limit + 1.0
+        assert (
+            now[0] <= limit + torch.get_num_threads()
+        )  # by this clock those at the same time come one after the other
         assert len(search.rounds) == 1
         assert math.isfinite(search.candidates[0].likelihood)
         assert len(search.rounds[0].likelihoods) <= MOST_STARTS
