@@ -135,7 +135,7 @@ def evaluation(objective: SparseObjective, theta: FloatArray | None = None) -> C
 
 def bare(kernel: SquaredExponential, X: torch.Tensor, rows: int) -> Callable[[], object]:
     """The distance product and exp for one half of the kernel matrix, in the same blocks: no iteration does less."""
-    blocks = KernelProduct(kernel, NOISE, X, rows)
+    blocks = KernelProduct(kernel, NOISE, X, rows).blocks()
 
     def run() -> None:
         for j in range(len(blocks.features)):

@@ -334,7 +334,7 @@ def test_every_evaluation_but_the_first_of_all_may_take_so_many_iterations_and_n
 
 def test_the_cheapest_number_of_points_balances_sweeps_and_iterations() -> None:
     sizes = [100, 1000, 4000]
-    hard, easy = EvaluationCost(100_000, 1e-10, 60, 1000), EvaluationCost(2000, 1e-10, 3, 1000)
+    hard, easy = EvaluationCost(100_000, 1e-10, 60, 1000), EvaluationCost(2000, 1e-10, 2, 1000)
     assert hard.cheapest(sizes) == 4000
     assert easy.cheapest(sizes) == 100
     noisy = EvaluationCost(2000, 1e-10).measured(1000, 1.0, 60, error_per_row=0.008)

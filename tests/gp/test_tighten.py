@@ -23,7 +23,7 @@ from nearexact.gp import (
     tighten_bounds,
 )
 from nearexact.gp.factorisation import Factorisation
-from nearexact.gp.kernel_product import KernelProduct
+from nearexact.gp.kernel_product import KernelBlocks, KernelProduct
 from nearexact.gp.log_determinant import Moments, unexplained
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.kernels import Kernel, Matern12, SquaredExponential
@@ -212,13 +212,13 @@ def test_time_limit_is_kept_and_what_was_proved_remains(monkeypatch: pytest.Monk
     X, y = regression(1000)
     kernel = SquaredExponential([0.7] * 3)
     objective, f = sparse(kernel, NOISE, X, y, X[:50])
-    now, block = [0.0], KernelProduct.block
+    now, block = [0.0], KernelBlocks.__call__
 
-    def slow_block(self: KernelProduct, i: int, j: int) -> torch.Tensor:
+    def slow_block(self: KernelBlocks, i: int, j: int) -> torch.Tensor:
         now[0] += 1.0
         return block(self, i, j)
 
-    monkeypatch.setattr(KernelProduct, "block", slow_block)
+    monkeypatch.setattr(KernelBlocks, "__call__", slow_block)
     blocks = 6  # of a product: three by three, half of them
     whole = tighten_bounds(objective, f, clock=lambda: now[0])
     assert whole.finished

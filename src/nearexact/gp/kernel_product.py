@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from nearexact.gp.block_columns import Check, by_columns
+from nearexact.gp.linalg import with_fours
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Cross, Kernel, with_diagonal
 
 BLOCK_ROWS = 384  # of K, and as many columns: the passes over a block find it in the cache
+MOST_ABREAST = 64  # vectors, up to which each core has blocks of its own: each has a sum for every vector
+
+
+class KernelBlocks:
+    """Blocks of K, but for a scale; the next one overwrites the last. Each thread has its own."""
+
+    def __init__(self, kernel: Kernel, features: Sequence[Tensor], diagonal: Sequence[Tensor]) -> None:
+        self.kernel, self.features, self.diagonal = kernel, features, diagonal
+        widths = {len(block) for block in (features[0], features[-1])}  # that of the last block may differ
+        self.buffers = {width: features[0].new_empty(len(features[0]), width) for width in widths}
+        self._against: tuple[int, Cross] = (-1, kernel.against(features[0][:1]))
+
+    def against(self, j: int) -> Cross:
+        """k(·, x) for the j-th block of rows x; only the last one asked for is kept."""
+        if self._against[0] != j:
+            self._against = j, self.kernel.against(self.features[j])
+        return self._against[1]
+
+    def __call__(self, i: int, j: int) -> Tensor:
+        """K of the i-th and the j-th block of unscaled rows."""
+        features_X, features_Z = self.features[i], self.features[j]
+        K = self.against(j).values(features_X, out=self.buffers[len(features_Z)][: len(features_X)])
+        return with_diagonal(K, self.diagonal[i]) if i == j else K
 
 
 class KernelProduct:
@@ -34,21 +59,10 @@ class KernelProduct:
         self.kernel = kernel
         self.features = torch.split(kernel.features(X, X.mean(0)), rows)  # [rows, F] each
         self.diagonal = [kernel.diagonal(features_X) for features_X in self.features]
-        widths = {len(block) for block in (self.features[0], self.features[-1])}  # that of the last block may differ
-        self.buffers = {width: X.new_empty(len(self.features[0]), width) for width in widths}
-        self._against: tuple[int, Cross] = (-1, kernel.against(self.features[0][:1]))
 
-    def against(self, j: int) -> Cross:
-        """k(·, x) for the j-th block of rows x; only the last one asked for is kept."""
-        if self._against[0] != j:
-            self._against = j, self.kernel.against(self.features[j])
-        return self._against[1]
-
-    def block(self, i: int, j: int) -> Tensor:
-        """K of the i-th and the j-th block of unscaled rows, but for the scale; the next call overwrites it."""
-        features_X, features_Z = self.features[i], self.features[j]
-        K = self.against(j).values(features_X, out=self.buffers[len(features_Z)][: len(features_X)])
-        return with_diagonal(K, self.diagonal[i]) if i == j else K
+    def blocks(self) -> KernelBlocks:
+        """Blocks of K of unscaled rows, but for the scale."""
+        return KernelBlocks(self.kernel, self.features, self.diagonal)
 
     def some_rows(self, which: Tensor, v: Tensor) -> Tensor:
         """Rows of (K + sI)v for several vectors [N, C]: [rows, C]."""
@@ -65,39 +79,52 @@ class KernelProduct:
             product.mul_(self.scales[which, None])
         return product.mul_(self.scale).add_(v[which], alpha=self.noise_variance)
 
-    def __call__(self, v: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
+    def __call__(self, v: Tensor, check: Check = lambda: None) -> Tensor:
         """(K + sI)v for one vector [N] or several [N, C].
 
-        `check` is called between rows of blocks; an exception that it raises ends the product.
+        `check` is called between columns of blocks, maybe by several threads; an exception that it raises ends the
+        product.
         """
-        if v.ndim > 1:
-            return self._columns(v, check)
-        product, scaled = torch.zeros_like(v), v if self.scales is None else v * self.scales
-        parts, products = torch.split(scaled, self.rows), torch.split(product, self.rows)
-        for j in range(len(parts)):
-            check()
-            for i in range(j):
-                K = self.block(i, j)
-                products[i].addmv_(K, parts[j])
-                products[j].addmv_(K.T, parts[i])
-            products[j].addmv_(self.block(j, j), parts[j])
-        if self.scales is not None:
-            product.mul_(self.scales)
-        return product.mul_(self.scale).add_(v, alpha=self.noise_variance)
-
-    def _columns(self, v: Tensor, check: Callable[[], None]) -> Tensor:
-        """The same for several. A few rows times a block take a third of the time of the block times a few columns."""
-        rows = v.T.contiguous()  # [C, N]
-        product = torch.zeros_like(rows)
+        rows = v if v.ndim == 1 else v.T.contiguous()  # [N], or [C, N]
         scaled = rows if self.scales is None else rows * self.scales
-        parts, products = torch.split(scaled, self.rows, dim=1), torch.split(product, self.rows, dim=1)
-        for j in range(len(parts)):
-            check()
-            for i in range(j):
-                K = self.block(i, j)
-                products[i].addmm_(parts[j], K.T)
-                products[j].addmm_(parts[i], K)
-            products[j].addmm_(parts[j], self.block(j, j))
+        product = symmetric_product(scaled, self.rows, self.blocks, check)
         if self.scales is not None:
             product.mul_(self.scales)
-        return product.mul_(self.scale).add_(rows, alpha=self.noise_variance).T.contiguous()
+        product.mul_(self.scale).add_(rows, alpha=self.noise_variance)
+        return product if v.ndim == 1 else product.T.contiguous()
+
+
+def symmetric_product(
+    rows: Tensor, block_rows: int, blocks: Callable[[], Callable[[int, int], Tensor]], check: Check = lambda: None
+) -> Tensor:
+    """Kv for one vector [N], or for several as rows [C, N], where `blocks()` gives K of the i-th and j-th block, i ≤ j.
+
+    A few rows times a block take a third of the time of the block times a few columns.
+    """
+    count = len(rows)
+    if rows.ndim > 1:
+        rows = with_fours(rows)
+    parts = torch.split(rows, block_rows, dim=-1)
+
+    def work(columns: Sequence[int], check: Check) -> Tensor:
+        block, product = blocks(), torch.zeros_like(rows)
+        products = torch.split(product, block_rows, dim=-1)
+        for j in columns:
+            check()
+            for i in range(j + 1):
+                K = block(i, j)
+                if rows.ndim == 1:
+                    products[j].addmv_(K.T, parts[i])
+                    if i < j:
+                        products[i].addmv_(K, parts[j])
+                else:
+                    products[j].addmm_(parts[i], K)
+                    if i < j:
+                        products[i].addmm_(parts[j], K.T)
+        return product
+
+    at_most = 1 if rows.ndim > 1 and len(rows) > MOST_ABREAST else None
+    first, *others = by_columns(len(parts), work, check, device=rows.device, at_most=at_most)
+    for other in others:
+        first.add_(other)
+    return first[:count]

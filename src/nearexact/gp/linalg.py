@@ -55,6 +55,11 @@ def as_columns(y: Tensor) -> Tensor:
     return y[:, None] if y.ndim == 1 else y
 
 
+def with_fours(rows: Tensor) -> Tensor:
+    """The same rows [C, N] and rows of zeros up to a multiple of four: products with 12 take less time than with 9."""
+    return torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % 4)) if len(rows) > 1 else rows
+
+
 def dot(a: Tensor, b: Tensor) -> float:
     """aᵀb of two vectors, or the sum of that over their columns."""
     return float(a @ b) if a.ndim == 1 else float((a * b).sum())

@@ -78,6 +78,7 @@ def unexplained(
     s, n = f.noise_variance, f.n
     V = objective.whole_V(f)  # [N, M]
     kernel = KernelProduct(f.kernel, s, objective.X, rows)
+    blocks = kernel.blocks()
     scales = None if f.scales is None else torch.split(f.scales, rows)
     F = torch.zeros_like(V)  # EV, then EU
     parts, products = torch.split(V, rows), torch.split(F, rows)
@@ -86,7 +87,7 @@ def unexplained(
         check()
         on_share(j * (j + 1) / (len(parts) * (len(parts) + 1)))
         for i in range(j + 1):
-            block = kernel.block(i, j)
+            block = blocks(i, j)
             if scales is not None:
                 block.mul_(scales[i][:, None]).mul_(scales[j])
             E = block.addmm_(parts[i], parts[j].T, beta=kernel.scale, alpha=-1.0)

@@ -22,7 +22,7 @@ from torch import Tensor
 from nearexact.gp.bounds import Interval, LikelihoodBounds
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.kernel_product import KernelProduct
-from nearexact.gp.linalg import as_columns, solve_rows
+from nearexact.gp.linalg import as_columns, solve_rows, with_fours
 from nearexact.gp.rounding import lost_share
 from nearexact.gp.sparse import SparseObjective
 
@@ -62,15 +62,15 @@ class Preconditioner:
     def solve(self, R: Tensor, check: Callable[[], None] = lambda: None) -> tuple[Tensor, Tensor]:
         """P⁻¹R for several columns [N, C], and rᵀP⁻¹r of each [C]."""
         f, s = self.f, self.f.noise_variance
-        R_rows = R.T.clone(
-            memory_format=torch.contiguous_format
-        )  # a few rows times V take less time than V times a few columns  [C, N]
+        # A few rows times V take less time than V times a few columns.
+        R_rows = with_fours(R.T).clone(memory_format=torch.contiguous_format)  # [C, N]
         VR = self._projected(R_rows, check)
         half = solve_rows(f.L_B, VR)  # L_B⁻¹VR
         quadratics = (R_rows.square().sum(1) - half.square().sum(1) / s) / s
         weights = solve_rows(f.L_B, half, transposed=True).div_(s)  # B⁻¹VR/s
         self._subtract(R_rows, weights, check)
-        return R_rows.div_(s).T.contiguous(), quadratics.clamp_(min=0.0)  # (R − VᵀB⁻¹VR/s)/s
+        count = R.shape[1]
+        return R_rows[:count].div_(s).T.contiguous(), quadratics[:count].clamp_(min=0.0)  # (R − VᵀB⁻¹VR/s)/s
 
     def _projected(self, R_rows: Tensor, check: Callable[[], None]) -> Tensor:
         """(VR)ᵀ [C, M]."""

@@ -7,13 +7,14 @@ the noise, else in 64. Where there is no room, every product computes them again
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from nearexact.gp.kernel_product import KernelProduct
+from nearexact.gp.block_columns import Check, by_columns
+from nearexact.gp.kernel_product import KernelProduct, symmetric_product
 from nearexact.kernels.base import Kernel
 
 TILE_ROWS = 1024  # of a block that is kept, and as many columns: products with it are at full speed
@@ -70,7 +71,7 @@ class StoredKernel:
         noise_variance: float,
         *,
         scales: Tensor | None = None,
-        check: Callable[[], None] = lambda: None,
+        check: Check = lambda: None,
         in_full: bool = False,
     ) -> None:
         """Take these hyperparameters. `in_full` says that 32 bits have proved too few for them."""
@@ -84,33 +85,31 @@ class StoredKernel:
         if wanted is Storage.NONE:
             return
         source = KernelProduct(kernel, noise_variance, self.X, TILE_ROWS)
-        for j in range(len(source.features)):
-            check()
-            for i in range(j + 1):
-                block = source.block(i, j)
-                if (i, j) not in self._tiles:
-                    self._tiles[i, j] = torch.empty_like(block, dtype=DTYPES[wanted])
-                self._tiles[i, j].copy_(block)
+
+        def keep(columns: Sequence[int], check: Check) -> None:
+            blocks = source.blocks()
+            for j in columns:
+                check()
+                for i in range(j + 1):
+                    block = blocks(i, j)
+                    if (i, j) not in self._tiles:
+                        self._tiles[i, j] = torch.empty_like(block, dtype=DTYPES[wanted])
+                    self._tiles[i, j].copy_(block)
+
+        by_columns(len(source.features), keep, check, device=self.X.device)
 
     def release(self) -> None:
         """Give back the memory."""
         self._tiles, self.storage = {}, Storage.NONE
 
-    def __call__(self, D: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
+    def __call__(self, D: Tensor, check: Check = lambda: None) -> Tensor:
         """(K + sI)D [N, C], as precisely as K is kept."""
         assert self._product is not None
         if self.storage is Storage.NONE:
             return self._product(D, check)
         scales = self._product.scales
         rows = (D.T if scales is None else D.T * scales).to(DTYPES[self.storage]).contiguous()  # [C, N]
-        product = torch.zeros_like(rows)
-        parts, products = torch.split(rows, TILE_ROWS, dim=1), torch.split(product, TILE_ROWS, dim=1)
-        for (i, j), K in self._tiles.items():
-            if i == 0:
-                check()
-            products[j].addmm_(parts[i], K)
-            if i < j:
-                products[i].addmm_(parts[j], K.T)
+        product = symmetric_product(rows, TILE_ROWS, lambda: lambda i, j: self._tiles[i, j], check)
         full = product.to(D.dtype)
         if scales is not None:
             full = full * scales
@@ -123,7 +122,7 @@ class StoredKernel:
         rows = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:SAMPLED_ROWS].to(D.device)
         return (self._product.some_rows(rows, D) - product[rows]).square().mean(0) * n
 
-    def in_full(self, D: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
+    def in_full(self, D: Tensor, check: Check = lambda: None) -> Tensor:
         """(K + sI)D [N, C] in 64 bits."""
         assert self._product is not None
         return self(D, check) if self.storage is Storage.FLOAT64 else self._product(D, check)
