@@ -9,7 +9,7 @@ from typing import Any
 from sklearn.utils import check_random_state
 
 from nearexact.base_estimator import Regressor
-from nearexact.gp.affordable import affordable_method
+from nearexact.gp.affordable import best_method
 from nearexact.gp.exact_training import ExactTraining
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.posterior import SparsePosterior
@@ -161,7 +161,7 @@ class GPRegressor(Regressor):
             method = "sparse"
         elif method == "auto":
             kernel, started = as_kernel(as_named(self.kernel), problem.data.inputs), time.perf_counter()
-            method = affordable_method(kernel, whole.X, whole.y, time_limit, memory_limit)
+            method = best_method(kernel, whole.X, whole.y, time_limit, memory_limit)
             time_limit -= time.perf_counter() - started
         if method == "sparse":
             return sparse_training(self, problem, time_limit, memory_limit, display)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from nearexact.gp import affordable
-from nearexact.gp.affordable import affordable_method, exact_fits
+from nearexact.gp.affordable import affordable_method, best_method, exact_fits
 from nearexact.gp.exact import ExactObjective, evaluation_seconds, exact_memory
 from nearexact.kernels import SquaredExponential
+from nearexact.typing import FloatArray
 from tests.problems import standardised
 
 KERNEL = SquaredExponential().for_inputs(3)
@@ -68,3 +70,31 @@ def test_one_solution_is_taken_where_no_factor_fits(monkeypatch: pytest.MonkeyPa
     )
     ways = [affordable_method(KERNEL, X, y, limit, None) for limit in (11.0, 13.0)]
     assert ways == ["sparse", "iterative"]
+
+
+@pytest.mark.parametrize(("frequency", "expected"), [(1.0, "iterative"), (6.0, "cholesky")])
+def test_conjugate_gradients_are_taken_where_a_function_is_smooth(
+    frequency: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Cholesky has time for some evaluations but not for plenty, which depends on the machine."""
+    monkeypatch.setattr(affordable, "evaluation_seconds", lambda *_, **__: 10.0)
+    X, y = _waves(8000, frequency)
+    assert affordable_method(KERNEL, X, y, 600.0, None) == "cholesky"
+    assert best_method(KERNEL, X, y, 600.0, None) == expected
+
+
+@pytest.mark.parametrize(("n", "seconds"), [(8000, 1.9), (4000, 10.0)])
+def test_nothing_is_searched_where_conjugate_gradients_have_nothing_to_gain(
+    n: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With time for plenty of evaluations by Cholesky, or with so few rows that they cannot be much cheaper."""
+    monkeypatch.setattr(affordable, "evaluation_seconds", lambda *_, **__: seconds)
+    monkeypatch.setattr(affordable, "Search", None)
+    assert best_method(KERNEL, *_waves(n, 1.0), 600.0, None) == "cholesky"
+
+
+def _waves(n: int, frequency: float) -> tuple[torch.Tensor, torch.Tensor]:
+    random = np.random.default_rng(0)
+    X: FloatArray = random.normal(size=(n, 3))
+    y = np.sin(frequency * X).sum(1) + 0.1 * random.normal(size=n)
+    return torch.tensor(X), torch.tensor((y - y.mean()) / y.std())

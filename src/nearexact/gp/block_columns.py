@@ -36,7 +36,7 @@ def by_columns(
     Column j has j + 1 blocks, up to the diagonal. `check` may be called by several threads; an exception that it raises
     ends all of them.
     """
-    cores = min(most_cores(), count // FEWEST_COLUMNS)
+    cores = most_cores(count)
     if at_most is not None:
         cores = min(cores, at_most)
     if cores < 2 or device.type != "cpu":
@@ -51,9 +51,9 @@ def by_columns(
     return side_by_side([partial(work, own, check_all) for own in shares(count, cores)], ended.set, at_most=cores)
 
 
-def most_cores() -> int:
-    """That may have columns at once."""
-    return min(torch.get_num_threads(), MOST_CORES)
+def most_cores(count: int) -> int:
+    """That have some of so many columns at once."""
+    return max(min(torch.get_num_threads(), MOST_CORES, count // FEWEST_COLUMNS), 1)
 
 
 def shares(count: int, cores: int) -> list[list[int]]:

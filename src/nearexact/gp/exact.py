@@ -198,13 +198,13 @@ def factorisation_seconds(kernel: Kernel, X: Tensor, y: Tensor, clock: Callable[
     rows = _trial_rows(X)
     objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
     K = torch.eye(rows, dtype=X.dtype, device=X.device)  # any matrix of this size takes as long
-    whole = _fastest(lambda: objective.factorise(kernel, TRIAL_NOISE), clock)
-    factor = min(_fastest(lambda: cholesky(K), clock), whole)
+    whole = fastest(lambda: objective.factorise(kernel, TRIAL_NOISE), clock)
+    factor = min(fastest(lambda: cholesky(K), clock), whole)
     growth = len(X) / rows
     return factor * growth**3 + (whole - factor) * growth**2
 
 
-def _fastest(call: Callable[[], object], clock: Callable[[], float]) -> float:
+def fastest(call: Callable[[], object], clock: Callable[[], float]) -> float:
     """Seconds of a call; the first one is slower, and others may be by chance."""
     seconds = []
     for _ in range(TRIALS):

@@ -307,7 +307,7 @@ class IterativeObjective:
 
 def solving_memory(kernel: Kernel, n: int, probes: int = PROBES) -> int:
     """Bytes that conjugate gradients and the exact part of a gradient take, besides what the sparse GP does."""
-    cores = most_cores()
+    cores = most_cores(math.ceil(n / GRADIENT_ROWS))
     blocks = cores * (BLOCK_ARRAYS + kernel.temporaries) * GRADIENT_ROWS**2
     return 8 * ((COLUMN_ARRAYS + cores - 1) * (probes + 1) * n + blocks)
 

@@ -17,7 +17,7 @@ from nearexact.bench.methods.kernel_option import DEFAULT, kernel_name
 from nearexact.bench.methods.sgpr import SGPR
 from nearexact.bench.protocol import Report, Task
 from nearexact.gp import ExactObjective, ExactPosterior, SparsePosterior
-from nearexact.gp.affordable import affordable_method
+from nearexact.gp.affordable import best_method
 from nearexact.gp.schedule import SCHEDULE
 from nearexact.kernels.base import Kernel, as_kernel
 from nearexact.kernels.names import named_kernel
@@ -53,7 +53,7 @@ class NearExact:
         """Of "cholesky", "iterative" and "sparse", that which the estimator takes."""
         X, y = (torch.tensor(values, device=task.device) for values in (task.X_train, task.y_train))
         kernel = as_kernel(named_kernel(self.kernel), X.shape[1])
-        return affordable_method(kernel, X, y, task.budget_seconds, task.memory_limit)
+        return best_method(kernel, X, y, task.budget_seconds, task.memory_limit)
 
     def at(self, task: Task, kernel: Kernel, noise_variance: float, m: int | None) -> SparsePosterior | ExactPosterior:
         """The approximation at given hyperparameters with m points chosen for them; the exact GP has no m."""
