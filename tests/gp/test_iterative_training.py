@@ -12,12 +12,13 @@ import pytest
 
 from nearexact.evidence import STANDARD_ERRORS
 from nearexact.gp import climbs, gpr_objective, iterative_plan, iterative_training, minimise, other_starts
-from nearexact.gp.climbs import SETTLED
+from nearexact.gp.climbs import FIRST_STEPS, SETTLED, STALE, STALE_ITERATIONS
 from nearexact.gp.column_solver import MOST_ITERATIONS
-from nearexact.gp.iterative import IterativeObjective
+from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible_sizes
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
+from nearexact.gp.optimise import OptimiserEnd
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounding import MOST_LOST, lost_share
 from nearexact.gp.safety import NumericalError
@@ -407,3 +408,29 @@ def test_training_stays_where_there_are_digits_on_a_linear_function_without_nois
     variance = float(posterior.kernel.parameters["variance"])
     assert lost_share(variance * len(y), posterior.noise_variance) <= 1.001 * MOST_LOST
     assert max(errors) < 0.05
+
+
+def test_points_are_selected_anew_where_theta_has_left_those_at_hand() -> None:
+    """Few points are enough while θ is smooth; where it gets rough, the climb ends and the next one takes others."""
+    training = IterativeTraining(SquaredExponential(), *rough(800), seed=0)
+    training._predict_costs()
+    training._plan.sizes = [40, 300]
+    start = training._sparse(training.layout.pack(SquaredExponential(lengthscales=[0.7, 0.7]), 0.5), 40)
+    training._plan.learn_from_sparse(start)
+    followed = training._climbs_from(start)
+    seen: list[tuple[int, int]] = []
+    learn = training._plan.learn
+
+    def learn_and_note(objective: IterativeObjective, estimate: Estimate) -> None:
+        seen.append((len(objective.sparse.Z), estimate.iterations))
+        learn(objective, estimate)
+
+    training._plan.learn = learn_and_note  # type: ignore[method-assign]
+    assert followed.climb() is OptimiserEnd.MAX_ITERATIONS
+    few, (_, first), (_, last) = len(seen), seen[0], seen[-1]
+    assert few < FIRST_STEPS
+    assert all(points == 40 for points, _ in seen)
+    assert last >= max(STALE * first, STALE_ITERATIONS)
+    followed.climb()
+    assert seen[few][0] == 300
+    assert seen[few][1] < last

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from nearexact.gp.column_solver import MOST_ITERATIONS
-from nearexact.gp.iterative import IterativeObjective
+from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_plan import IterativePlan
 from nearexact.gp.iterative_workbench import Workbench
@@ -32,6 +32,8 @@ FIRST_STEP, LATER_STEP = 0.3, 0.1
 # them the step was too long, and a shorter one is cheaper.
 MORE_ITERATIONS, FEW_ITERATIONS = 5, 25
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
+# Times the iterations of a climb's first evaluation, and so many at least: then its points are those of another θ.
+STALE, STALE_ITERATIONS = 4, 12
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
 
 
@@ -41,6 +43,10 @@ class _OnlyNoiseLeftError(Exception):
 
 class _OtherPointsError(Exception):
     """Evaluations with another number of points would be much cheaper."""
+
+
+class _StalePointsError(Exception):
+    """Points selected for the present θ would make evaluations much cheaper."""
 
 
 class Climbs:
@@ -68,6 +74,7 @@ class Climbs:
         self.number = 0  # of climbs so far
         self.points = 0  # of the present climb
         self.evaluations, self.restarts = 0, 0  # of the present climb
+        self._begins = True  # whether θ may still be far from where it leads to
         # Of the last climb in nats, once it has come to its end; of the last two, whether or not they had.
         self._gain, self._gains = math.nan, (math.nan, math.nan)
 
@@ -113,18 +120,24 @@ class Climbs:
             # Far more iterations than predicted would eat all the time: then more points are tried.
             objective.most_iterations = most_iterations(self.plan.cost.predicted_iterations(self.points))
         best: list[float] = []  # so far, after each evaluation of this climb
+        first_iterations, is_stale = 0, False
         curvature = self.curvature(theta)
 
         def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
             if best:  # an evaluation that would not end in time takes from what is kept for the end
                 self.timer.require(objective.timing.seconds + self.plan.finishing_seconds())
-            value, gradient, error = self._evaluate(objective, theta, is_first=not best)
-            if not best and may_begin_again and self.plan.is_dear(self.points):
-                raise _OtherPointsError
-            best.append(max([-value, *best[-1:]]))
-            if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < NOISE_SHARE * error:
+            nonlocal first_iterations
+            estimate, gradient = self._evaluate(objective, theta, is_first=not best)
+            if not best:
+                first_iterations = estimate.iterations
+                if may_begin_again and self.plan.is_dear(self.points):
+                    raise _OtherPointsError
+            best.append(max([estimate.value, *best[-1:]]))
+            if estimate.value == best[-1] and estimate.iterations >= max(STALE * first_iterations, STALE_ITERATIONS):
+                raise _StalePointsError
+            if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < NOISE_SHARE * estimate.standard_error:
                 raise _OnlyNoiseLeftError
-            return value, gradient
+            return -estimate.value, -gradient
 
         check_end = self.until()
 
@@ -141,7 +154,7 @@ class Climbs:
                 settings=LBFGSSettings(
                     max_iterations=FIRST_STEPS * 2**self.number,
                     ftol=1e-8,
-                    first_step=LATER_STEP if self.number else FIRST_STEP,
+                    first_step=FIRST_STEP if self._begins else LATER_STEP,
                 ),
                 curvature=None if curvature is None else self.n * curvature,
                 clock=self.timer.clock,
@@ -149,6 +162,9 @@ class Climbs:
             reason, self.restarts = optimum.reason, optimum.restarts
         except _OnlyNoiseLeftError:
             reason = OptimiserEnd.CONVERGED
+        except _StalePointsError:
+            reason, is_stale = OptimiserEnd.MAX_ITERATIONS, True
+        self._begins &= is_stale
         self._gains = self._gains[1], best[-1] - best[0]
         if reason not in (OptimiserEnd.MAX_ITERATIONS, OptimiserEnd.TIME_LIMIT, OptimiserEnd.FAILING):
             self._gain = self._gains[1]
@@ -156,8 +172,8 @@ class Climbs:
 
     def _evaluate(
         self, objective: IterativeObjective, theta: FloatArray, is_first: bool
-    ) -> tuple[float, FloatArray, float]:
-        """The negative estimate, its gradient and its standard error. The model is kept if it is the climb's best."""
+    ) -> tuple[Estimate, FloatArray]:
+        """The estimate and its gradient. The model is kept if it is the climb's best."""
         bench = self.bench
         estimate, gradients, by_noise = objective.evaluate(*bench.layout.unpack(theta))
         self.evaluations += 1
@@ -171,7 +187,7 @@ class Climbs:
             self.model = HeldModel.estimated(np.array(theta), estimate, bench.X, bench.y, bench.row_noise)
             self.kept(self.model)
             objective.most_iterations = most_iterations(estimate.iterations)
-        return -estimate.value, -bench.layout.gradient(theta, gradients, by_noise), estimate.standard_error
+        return estimate, bench.layout.gradient(theta, gradients, by_noise)
 
 
 def most_iterations(usual: float) -> int:

@@ -28,6 +28,7 @@ from nearexact.gp.iterative_plan import IterativePlan
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_workbench import Workbench
 from nearexact.gp.known_optimum import AGREEMENT, SETTLED_GAIN, KnownOptimum, until_settled
+from nearexact.gp.nearer_start import nearer_start
 from nearexact.gp.nearest_density import best_with_all_rows
 from nearexact.gp.optimise import OptimiserEnd, Step
 from nearexact.gp.other_starts import OtherEnd, OtherStart, OtherStarts
@@ -52,6 +53,7 @@ LONGER_SEARCH_SHARE = 0.4  # ... or this where θ cannot be improved with all ro
 SEARCH_ROWS = 4096  # of the largest subset
 FIRST_POINTS = 400  # of the sparse GP that is there before anything else
 MOST_CLIMBS = 20  # from one start
+NEARER_SHARE = 0.05  # of the time that is left, at most, for another start to come nearer on few rows
 ALL_ROWS_INSTEAD = 4.0  # times an evaluation of a larger subset: where one of all rows takes no more, it tells more
 
 
@@ -313,18 +315,20 @@ class IterativeTraining:
 
     def _climb_from_other(self, others: OtherStarts, start: OtherStart) -> str:
         """Climb from another start, until it has led higher, or is known not to."""
-        best = self._held()
+        best, theta = self._held(), start.theta
+        if not start.is_optimum:
+            theta = nearer_start(self.search, theta, best.theta, NEARER_SHARE * self.timer.left())
         try:
-            model = self._sparse(start.theta, self._first_points)
+            model = self._sparse(theta, self._first_points)
         except NumericalError:
             return TrainingEnd.FAILED
-        if model.theta is not start.theta:  # it cannot be computed there
+        if model.theta is not theta:  # it cannot be computed there
             return TrainingEnd.FAILED
-        top, agrees = others.known(best.theta, best.value), False
+        top, agrees, left = others.known(best.theta, best.value), False, math.nan
         until = partial(until_settled, self.n, top, settles=start.is_optimum)
 
         def is_enough(end: OptimiserEnd) -> bool:
-            nonlocal agrees
+            nonlocal agrees, left
             if end is OptimiserEnd.MAX_ITERATIONS:  # it still rises, and may get over the hill of the best
                 return False
             agrees = self._are_on_one_hill(climbs.model, best, top)
@@ -343,8 +347,8 @@ class IterativeTraining:
             self._keep(found)
             others.lead(start)
         if end == TrainingEnd.OPTIMUM_FOUND and found.estimate is not None:
-            left = climbs.left_to_gain if math.isfinite(climbs.left_to_gain) else 0.0
-            reached = OtherEnd(found.value, found.estimate.standard_error, left)
+            # On the hill of the best nothing is left but to get to its top, which is what the best itself has to do.
+            reached = OtherEnd(found.value, found.estimate.standard_error, 0.0 if agrees else left)
             others.followed(start, reached, agrees=agrees or leads)
         return end
 
