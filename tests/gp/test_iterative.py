@@ -163,7 +163,7 @@ def test_float32_is_used_where_it_does_no_harm() -> None:
     one, X, y = objective(ROUGH, NOISE, 1100, 60)
     value = one.estimate(ROUGH, NOISE).value
     assert one.product.storage is Storage.FLOAT32
-    full = IterativeObjective(ROUGH, NOISE, X, y, one.sparse.Z, memory_limit=20_000_000)
+    full = IterativeObjective(ROUGH, NOISE, X, y, one.sparse.Z, memory_limit=13_000_000)
     assert full.estimate(ROUGH, NOISE).value == pytest.approx(value, abs=1e-4 * len(y))
     assert full.product.storage is Storage.NONE
 

@@ -17,7 +17,7 @@ from nearexact.gp.block_columns import Check, by_columns
 from nearexact.gp.kernel_product import KernelProduct, symmetric_product
 from nearexact.kernels.base import Kernel
 
-TILE_ROWS = 1024  # of a block that is kept, and as many columns: products with it are at full speed
+TILE_ROWS = 384  # of a block that is kept, and as many columns: its second product finds it in the cache
 # Rounding K to 32 bits adds a symmetric matrix of random entries of about 2.5e-8·k(x, x), whose eigenvalues are up to
 # 2√N times as large. Against a noise variance s this changes log|K̂| by about −N/2 (2.5e-8·k √N/s)² nats, which may be
 # this much for each row: a fiftieth of the gap that certifies.
