@@ -87,6 +87,19 @@ def test_what_leads_higher_is_started_from_again(search: Search) -> None:
     assert others.support()[0] < 2  # what was made from the first one has led there, and nobody else
 
 
+def test_each_of_several_that_lead_higher_is_started_from_again(search: Search) -> None:
+    first = search.candidates[0].theta
+    kernel, _ = search.layout.unpack(first)
+    others, best = OtherStarts(search, first), [first]
+    for start in others.take(lambda: best[-1], Timer(), lambda: 0.0):
+        if start.is_made and len(best) <= 4:
+            best.append(search.layout.pack(kernel, 0.37 + 0.1 * len(best)))
+            others.lead(start)
+        others.followed(start, LOW, agrees=False)
+    assert len(best) == 5
+    assert others.are_followed
+
+
 def test_how_much_higher_another_may_be_counts_all_that_is_uncertain(search: Search) -> None:
     others = OtherStarts(search, search.candidates[0].theta)
     assert others.excess(5.0, 1.0) == 0.0

@@ -12,6 +12,7 @@ from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.known_optimum import RIVAL, WORTH_CARRYING, SubsetOptimum
 from nearexact.gp.optimise import LBFGSSettings
 from nearexact.gp.search_completion import complete_search
+from nearexact.gp.search_starts import MOST_PASSES
 from nearexact.gp.starts import gain_by_switching_on, with_all_inputs, with_finer_details, with_related_values
 from nearexact.gp.window_scan import starts_with_details
 from nearexact.typing import FloatArray
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 FEW_EVALUATIONS = 3.0  # with less time than for so many, L-BFGS gets nowhere
 USUAL_EVALUATIONS = 30.0  # until a start was followed to its end
-MOST_PASSES = 2  # over starts made from the best: they may lead to another one
 DETAILS_SHARE = 0.2  # of what is left after that, at most, for a look at details that more rows show
 COMPLETION_SHARE = 0.6  # of what is left in the end, for what the search had no time for
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done

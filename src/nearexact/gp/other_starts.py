@@ -19,13 +19,12 @@ from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.known_optimum import WORTH_CARRYING, KnownOptimum, SubsetOptimum
 from nearexact.gp.search import Search
 from nearexact.gp.search_completion import complete_search
-from nearexact.gp.search_starts import CONFIRMING
+from nearexact.gp.search_starts import CONFIRMING, MOST_PASSES
 from nearexact.gp.start_record import CONFIRMED
 from nearexact.gp.window_scan import starts_with_details
 from nearexact.typing import FloatArray
 
 COMPLETION_SHARE, DETAILS_SHARE = 0.4, 0.2  # of the time that is left, at most
-MOST_PASSES = 3  # over what is made from the best: it may lead to another one
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,6 +39,8 @@ FEWEST_AGREEING = 2  # starts: else more of them are tried
 AT_ONCE = 2  # random ones, after the first of them: the same on every machine, however many cores it has
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
+# Times that starts are made from the best: what these lead to is started from again. The time limit ends it earlier.
+MOST_PASSES = 10
 CONFIRMING = 2  # optima that may confirm what was made from the best
 DETAILS_SHARE = 0.3  # of the time that is left on the last subset, at most, for a look at details
 MOST_ROUGH_ROWS = 2048  # of a subset on which rough starts are tried
