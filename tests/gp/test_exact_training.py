@@ -13,6 +13,7 @@ from nearexact.gp import (
     NumericalError,
     Progress,
     Stage,
+    exact_starts,
     exact_training,
     search,
 )
@@ -226,3 +227,24 @@ def test_rivals_beyond_those_that_are_carried_on_are_followed_if_there_is_time(m
     followed = [start.theta for start in training.record._starts]
     for rival in training.search.rivals():
         assert any(np.array_equal(rival.theta, theta) for theta in followed)
+
+
+@pytest.mark.parametrize("most", [0, exact_starts.MOST_RANDOM])
+def test_what_one_start_alone_has_found_random_ones_confirm_while_there_is_time(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search.Search, "support_of", lambda self, theta: (0, 0))  # nobody agrees on any subset
+    monkeypatch.setattr(exact_starts, "MOST_RANDOM", most)
+    training = ExactTraining(SquaredExponential(), *many_inputs(120, 2), seed=0)
+    training.run()
+    assert training.evidence().gain_per_row == 0.0
+    assert training.evidence().agreeing == (2 if most else 1)
+
+
+def test_noise_is_not_searched_for_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search.Search, "support_of", lambda self, theta: (0, 0))
+    random = np.random.default_rng(0)
+    training = ExactTraining(SquaredExponential(), random.standard_normal((80, 2)), random.standard_normal(80), seed=0)
+    training.run()
+    assert training.explains_nothing
+    assert [*training.starts._at_random()] == []

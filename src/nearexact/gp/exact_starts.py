@@ -13,7 +13,18 @@ from nearexact.gp.known_optimum import RIVAL, WORTH_CARRYING, SubsetOptimum
 from nearexact.gp.optimise import LBFGSSettings
 from nearexact.gp.search_completion import complete_search
 from nearexact.gp.search_starts import MOST_PASSES
-from nearexact.gp.starts import gain_by_switching_on, with_all_inputs, with_finer_details, with_related_values
+from nearexact.gp.start_record import CONFIRMED
+from nearexact.gp.starts import (
+    START_NOISE,
+    gain_by_switching_on,
+    random_start,
+    rough_start,
+    unit_start,
+    with_all_inputs,
+    with_finer_details,
+    with_less_influence,
+    with_related_values,
+)
 from nearexact.gp.window_scan import starts_with_details
 from nearexact.typing import FloatArray
 
@@ -24,6 +35,7 @@ FEW_EVALUATIONS = 3.0  # with less time than for so many, L-BFGS gets nowhere
 USUAL_EVALUATIONS = 30.0  # until a start was followed to its end
 DETAILS_SHARE = 0.2  # of what is left after that, at most, for a look at details that more rows show
 COMPLETION_SHARE = 0.6  # of what is left in the end, for what the search had no time for
+MOST_RANDOM = 12  # starts with all rows, where too few agree on the best
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done
 # While several starts compete, and for the best. They come from a search and are near their optimum already: steps that
 # are too long waste evaluations.
@@ -72,6 +84,25 @@ class ExactStarts:
         if revived is not None:
             self.made.append(revived)
             yield revived, FAR
+        yield from self._made_from_best()
+        # The best may also be what training started from.
+        if self.training.best_theta is not polished or not self.training.settled:
+            yield self.training.best_theta, FINE
+        left_out = self._left_out(starts)
+        for theta in left_out:
+            yield theta, COARSE
+        if left_out and not self.training.settled:
+            yield self.training.best_theta, FINE
+        for end in self.training.record.unconfirmed():
+            yield end.theta, CLOSER
+        for theta in self._at_random():
+            yield theta, FAR
+        if self.training.record.has_left(self._looked_from):
+            yield from self._made_from_best()
+            yield self.training.best_theta, FINE
+
+    def _made_from_best(self) -> Iterator[tuple[FloatArray, LBFGSSettings]]:
+        """What only more rows show than those of the search, again and again while it leads to another hill."""
         for _ in range(MOST_PASSES):
             known = self._looked_from = self.training.record.top
             further = self._further()
@@ -85,16 +116,22 @@ class ExactStarts:
                     yield theta, FAR
             if not self.training.record.has_left(known):
                 break
-        # The best may also be what training started from.
-        if self.training.best_theta is not polished or not self.training.settled:
-            yield self.training.best_theta, FINE
-        left_out = self._left_out(starts)
-        for theta in left_out:
-            yield theta, COARSE
-        if left_out and not self.training.settled:
-            yield self.training.best_theta, FINE
-        for end in self.training.record.unconfirmed():
-            yield end.theta, CLOSER
+
+    def _at_random(self) -> Iterator[FloatArray]:
+        """While too few starts agree on the best and time is left, others that know nothing of it.
+
+        What only a start has led to that was made from another optimum, nobody confirms: random starts may, or they
+        lead higher.
+        """
+        unit, random = unit_start(self.layout, START_NOISE), self.search.random
+        smooth = with_less_influence(self.layout, unit)
+        for number in range(MOST_RANDOM):
+            is_worth_it = self.are_followed and self.training.settled and not self.training.explains_nothing
+            if not is_worth_it or self.training.record.support()[0] >= CONFIRMED:
+                return
+            # Fast details of one input are found from starts that are rough in it.
+            rough_in = [int(random.integers(self.layout.n_inputs))] if number % 2 else []
+            yield random_start(self.layout, rough_start(self.layout, unit, rough_in) if rough_in else smooth, random)
 
     @property
     def _has_searched_all_rows(self) -> bool:

@@ -270,11 +270,17 @@ class ExactTraining:
 
     def _price(self) -> float | None:
         """How many parameters a likelihood must pay for, where these are fewer than those of the kernel."""
-        size, noise = self.layout.kernel.size, noise_only(self.objective.y, self.objective.row_noise)
-        if not self.search.rounds or not explains_nothing(self.best_lml, noise, self.n, size):
+        if not self.search.rounds or not self.explains_nothing:
             return None
+        size = self.layout.kernel.size
         price = least_price(self.search.objective(self.search.rounds[0].rows), self.best_theta)
         return price if price < size else None
+
+    @property
+    def explains_nothing(self) -> bool:
+        """Whether the best so far is no better than noise, as far as a nat for each parameter tells."""
+        noise = noise_only(self.objective.y, self.objective.row_noise)
+        return explains_nothing(self.best_lml, noise, self.n, self.layout.kernel.size)
 
     def _may_look(self) -> bool:
         """Whether there are time and memory for another factorisation besides the model that is held."""
