@@ -159,7 +159,7 @@ def test_constant_targets_and_repeated_rows_are_no_trouble() -> None:
 @pytest.mark.parametrize("at", [1, 40])  # in the first evaluation of the search, and later
 def test_ctrl_c_leaves_a_fitted_estimator(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    original = ExactObjective.factorise
+    original = ExactObjective.value_and_gradient
 
     def interrupted(self: ExactObjective, *arguments: object) -> object:
         calls.append(1)
@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_a_fitted_estimator(at: int, monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
         return original(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ExactObjective, "factorise", interrupted)
+    monkeypatch.setattr(ExactObjective, "value_and_gradient", interrupted)
     model = GPRegressor(method="iterative", random_state=0)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y)

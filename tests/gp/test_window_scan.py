@@ -50,8 +50,10 @@ def test_a_smooth_function_has_none() -> None:
 
 
 def test_nothing_is_looked_for_where_the_search_has_seen_all_rows_and_no_time_is_no_answer() -> None:
-    search = searched(*panel(200, 0), rows=200)
-    assert starts_with_details(search, search.candidates[0].theta) == []
+    for rows, all_rows in [(200, 200), (256, 320)]:  # or nearly all of them
+        search = searched(*panel(all_rows, 0), rows=rows)
+        assert search.sizes[0] == rows
+        assert starts_with_details(search, search.candidates[0].theta, seconds=-1.0) == []
     search = searched(*ripples(1500), rows=256)
     with pytest.raises(TimeIsUpError):
         starts_with_details(search, search.candidates[0].theta, seconds=-1.0)

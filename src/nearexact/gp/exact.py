@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from nearexact.gp.posterior import ExactPosterior, rounding_slope
 from nearexact.gp.rounding import check_digits
 from nearexact.gp.row_noise import RowNoise, check_noise, noise_variances
 from nearexact.gp.safety import NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
-from nearexact.kernels.base import Kernel, Tensors, add_to
+from nearexact.kernels.base import Cross, Kernel, Tensors, add_to
 from nearexact.kernels.form import with_diagonal
 from nearexact.typing import FloatArray
 from nearexact.validation import as_training_data
@@ -68,23 +68,25 @@ class ExactObjective:
         """−LML and its gradient at θ; NaN where θ is not finite."""
         return self.layout.negated(self.value_and_gradient, theta)
 
-    def factorise(
-        self, kernel: Kernel, noise_variance: float, arrays: tuple[Tensor, Tensor] | None = None
-    ) -> ExactPosterior:
-        """The model at these hyperparameters; K + sI and its factor are in these `arrays`, if they are given."""
+    def factorise(self, kernel: Kernel, noise_variance: float) -> ExactPosterior:
+        """The model at these hyperparameters."""
         kernel = self.layout.check(kernel)
+        with self._arrays(1) as (K,):
+            return self._factorised(kernel, noise_variance, kernel.against(self._features), K)
+
+    def _factorised(
+        self, kernel: Kernel, noise_variance: float, cross: Cross, K: Tensor, room: Tensor | None = None
+    ) -> ExactPosterior:
+        """The same; K becomes K + sI, and the factor is written into `room` if that is given."""
         diagonal = kernel.diagonal(self._features)
         if self.stands_for is not None:
             check_digits(float(diagonal.mean()) * self.stands_for, noise_variance)
-        with self._arrays(1) if arrays is None else nullcontext(arrays) as (K, *room):
-            cross = kernel.against(self._features)
-            for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
-                cross.values(self._features[rows], out=K[rows])
-            noise = noise_variance if self.row_noise is None else self.row_noise.variances(noise_variance)
-            with_diagonal(K, diagonal + noise)
-            L, jitter = jittered_cholesky(
-                K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics, out=next(iter(room), None)
-            )
+        for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
+            cross.values(self._features[rows], out=K[rows])
+        with_diagonal(K, diagonal + noise_variances(self.row_noise, noise_variance))
+        L, jitter = jittered_cholesky(
+            K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics, out=room
+        )
         return ExactPosterior(
             kernel=kernel,
             noise_variance=noise_variance,
@@ -109,15 +111,18 @@ class ExactObjective:
         What rounding may have added to it is taken off. Where a function has no noise, the likelihood rises along a
         ridge without end, on which the signal grows until nothing of what is computed can be trusted.
         """
+        kernel = self.layout.check(kernel)
+        cross = kernel.against(self._features)
         with self._arrays(2) as (K, room):
-            model = self.factorise(kernel, noise_variance, (K, room))
-            kernel, value, alpha, targets = model.kernel, model.sure_lml, model.weights, self.y[0].numel()
+            model = self._factorised(kernel, noise_variance, cross, K, room)
+            value, alpha, targets = model.sure_lml, model.weights, self.y[0].numel()
             K_inv = inverse(model.L)  # [N, N]; the factor is not needed any more
             by_row = as_columns(alpha).square().sum(1) - targets * K_inv.diagonal()  # twice that by a row's noise
             by_noise = 0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum())
-            with_diagonal(K, kernel.diagonal(self._features))  # without noise
+            with_diagonal(K, model.diagonal)  # without noise
             gradients: Tensors = {}
-            for rows in row_chunks(len(K), chunk_rows(len(K))):
+            chunks = [*row_chunks(len(K), chunk_rows(len(K)))]
+            for rows in chunks:
                 # Everything is symmetric: up to the diagonal is enough, with what is below it counted twice.
                 right = slice(0, rows.stop)
                 K_bar = K_inv[rows, right]
@@ -126,8 +131,9 @@ class ExactObjective:
                 else:
                     K_bar.addmm_(alpha[rows], alpha[right].T, beta=-targets)
                 K_bar.tril_(rows.start).diagonal(rows.start).mul_(0.5)
-                features = self._features[rows], self._features[right]
-                add_to(gradients, kernel.cross_vjp(*features, K_bar, K[rows, right], holds_values=True))
+                part = cross if len(chunks) == 1 else kernel.against(self._features[right])
+                part.add_adjoint(self._features[rows], K_bar, K[rows, right], holds_values=True)
+                add_to(gradients, part.gradients())
         by_signal, more_by_noise = self._caution(model)
         add_to(gradients, by_signal)
         return value, gradients, by_noise + more_by_noise

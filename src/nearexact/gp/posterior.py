@@ -135,13 +135,17 @@ class ExactPosterior:
     def least_noise(self) -> float:
         """The noise variance of the row that has least: no eigenvalue of K + sI is below it."""
         noise = noise_variances(self.row_noise, self.noise_variance)
-        return float(torch.as_tensor(noise, dtype=self.y.dtype).min())
+        return float(noise.min()) if isinstance(noise, Tensor) else noise
+
+    @cached_property
+    def diagonal(self) -> Tensor:
+        """k(x, x) of each row [N]."""
+        return self.kernel.diagonal(self.features_X)
 
     @cached_property
     def relative_rounding(self) -> float:
         """Rounding errors relative to the least that an eigenvalue can be, summed over the diagonal."""
-        diagonal = float(self.kernel.diagonal(self.features_X).sum())
-        return diagonal * torch.finfo(self.L.dtype).eps / self.least_noise
+        return float(self.diagonal.sum()) * torch.finfo(self.L.dtype).eps / self.least_noise
 
     @property
     def sure_lml(self) -> float:

@@ -106,7 +106,8 @@ def jittered_cholesky(
     jitter = numerics.first_jitter if first_jitter is None else first_jitter
     diagonal = K.diagonal().clone()
     for attempt in range(numerics.cholesky_attempts):
-        K.diagonal().copy_(diagonal + jitter)
+        if jitter:
+            K.diagonal().copy_(diagonal + jitter)
         L, succeeded = cholesky(K, out)
         # A NaN or infinity anywhere in a row of the lower triangle reaches that row's diagonal entry.
         if succeeded and bool(torch.isfinite(L.diagonal()).all()):

@@ -28,14 +28,14 @@ def numpy_on_one_thread() -> AbstractContextManager[Any]:
 @contextmanager
 def scipy_on_threads(threads: int) -> Iterator[None]:
     """SciPy computes on so many threads inside this context, for what is large enough."""
-    libraries = _openblas_of_scipy()
-    before = [library.num_threads for library in libraries]
-    for library in libraries:
+    before = [(library, library.num_threads) for library in _openblas_of_scipy()]
+    changed = [(library, number) for library, number in before if number != threads]
+    for library, _ in changed:
         library.set_num_threads(threads)
     try:
         yield
     finally:
-        for library, number in zip(libraries, before, strict=True):
+        for library, number in changed:
             library.set_num_threads(number)
 
 
