@@ -1,10 +1,11 @@
 """Which starts find the best exact likelihood? Strategies side by side, on data sets, tables and generated traps.
 
-    NEAREXACT_DATA=<folder> python benchmarks/search.py [--tables <folder>] [--rows 500] [--seeds 1] [--names a,b]
+    NEAREXACT_DATA=<folder> python benchmarks/search.py [--tables <folder>] [--rows 500 1275] [--limit 60] [--names a,b]
 
-For each problem the best known likelihood is the highest that any strategy reaches. The table says how often each of
-them comes within 0.01 nats per row of it, and what it takes. `--tables` names a folder of gzipped CSV files without
-header, the target in the last column.
+For each problem the best known likelihood is the highest that any strategy reaches, or that results/truth.jsonl has.
+The table says how often each strategy comes within 0.01 nats per row of it, and what it takes; each has as many seconds
+as `--limit` says. `--tables` names a folder of gzipped CSV files without header, the target in the last column. Results
+are added to those of earlier runs; `--table` only prints them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from nearexact.typing import FloatArray
 
 NEAR = 0.01  # nats per row
 RESULTS = Path(__file__).with_name("results") / "search.json"
+KNOWN = Path(__file__).with_name("results") / "truth.jsonl"  # likelihoods that others have reached on the same rows
 RANDOM_STARTS = 10
-TIME_LIMIT = 120.0  # seconds for the search
 
 Data = tuple[FloatArray, FloatArray]
 
@@ -42,10 +43,11 @@ class Outcome:
     """What a strategy has reached on a problem."""
 
     problem: str
+    asked_rows: int
     rows: int
     inputs: int
-    seed: int
     strategy: str
+    limit: float
     likelihood: float
     evaluations: int
     seconds: float
@@ -54,8 +56,8 @@ class Outcome:
 class Problem:
     """The exact likelihood of some rows, counting its evaluations."""
 
-    def __init__(self, X: FloatArray, y: FloatArray, seed: int) -> None:
-        self.X, self.y, self.seed = X, y, seed
+    def __init__(self, X: FloatArray, y: FloatArray, limit: float) -> None:
+        self.X, self.y, self.limit, self.started = X, y, limit, time.perf_counter()
         self.objective = ExactObjective(SquaredExponential(), START_NOISE, X, y)
         self.layout, self.theta0 = self.objective.layout, self.objective.theta0
         kernel, _ = self.layout.unpack(with_less_influence(self.layout, self.theta0))
@@ -63,12 +65,16 @@ class Problem:
         self.evaluations = 0
 
     def climb(self, theta: FloatArray, *, logs: bool) -> float:
-        """The likelihood that L-BFGS reaches from here."""
+        """The likelihood that L-BFGS reaches from here in the time that is left; none if there is none."""
+        left = self.limit - (time.perf_counter() - self.started)
+        if left <= 0.0:
+            return -math.inf
         try:
             if logs:
-                optimum = minimise(LogCoordinates.objective(self.objective), LogCoordinates.from_theta(theta))
+                objective = LogCoordinates.objective(self.objective)
+                optimum = minimise(objective, LogCoordinates.from_theta(theta), time_limit=left)
             else:
-                optimum = minimise(self.objective, theta)
+                optimum = minimise(self.objective, theta, time_limit=left)
         except NumericalError:
             return -math.inf
         self.evaluations += optimum.evaluations
@@ -87,7 +93,7 @@ def usual(problem: Problem, *, logs: bool) -> float:
 
 def at_random(problem: Problem) -> float:
     """The best of several random starts on all rows."""
-    random = np.random.default_rng(problem.seed)
+    random = np.random.default_rng(0)
     starts = [random_start(problem.layout, problem.smooth, random) for _ in range(RANDOM_STARTS)]
     return max(problem.climb(start, logs=True) for start in starts)
 
@@ -95,7 +101,7 @@ def at_random(problem: Problem) -> float:
 def searched(problem: Problem) -> float:
     """The search on subsets, then all rows."""
     training = ExactTraining(
-        SquaredExponential(), problem.X, problem.y, seed=problem.seed, time_limit=TIME_LIMIT, memory_limit="8GB"
+        SquaredExponential(), problem.X, problem.y, seed=0, time_limit=problem.limit, memory_limit="8GB"
     )
     training.run()
     problem.evaluations += sum(stage.evaluations for stage in training.history)
@@ -143,48 +149,68 @@ def _standardised(X: FloatArray, y: FloatArray) -> Data:
     return Scaling.of(X).apply(X), Scaling.of(y).apply(y)
 
 
-def table(outcomes: list[Outcome]) -> str:
-    """A row for each strategy."""
-    best: dict[tuple[str, int, int], float] = {}
+def best_known(outcomes: list[Outcome]) -> dict[tuple[str, int], float]:
+    """The highest likelihood of each problem, by its name and the rows that were asked for."""
+    best: dict[tuple[str, int], float] = {}
+    for line in KNOWN.read_text().splitlines() if KNOWN.exists() else []:
+        known = json.loads(line)
+        if known["seed"] == 0:
+            key = known["problem"], known["asked_rows"]
+            best[key] = max(best.get(key, -math.inf), known["best"])
     for outcome in outcomes:
-        key = (outcome.problem, outcome.rows, outcome.seed)
+        key = outcome.problem, outcome.asked_rows
         best[key] = max(best.get(key, -math.inf), outcome.likelihood)
-    lines = ["| strategy | within 0.01 nats per row of the best | evaluations | seconds |", "| --- | --- | --- | --- |"]
-    for name in STRATEGIES:
-        own = [outcome for outcome in outcomes if outcome.strategy == name]
-        near = sum(o.likelihood >= best[o.problem, o.rows, o.seed] - NEAR * o.rows for o in own)
-        evaluations = sum(o.evaluations for o in own) / max(len(own), 1)
-        seconds = sum(o.seconds for o in own) / max(len(own), 1)
-        lines.append(f"| {name} | {near} of {len(own)} | {evaluations:.0f} | {seconds:.1f} |")
+    return best
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """A row for each number of rows and strategy."""
+    best = best_known(outcomes)
+    lines = [
+        "| rows | seconds at most | strategy | within 0.01 nats per row of the best | evaluations | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for rows, limit in sorted({(outcome.asked_rows, outcome.limit) for outcome in outcomes}):
+        for name in STRATEGIES:
+            own = [o for o in outcomes if (o.asked_rows, o.limit, o.strategy) == (rows, limit, name)]
+            near = sum(o.likelihood >= best[o.problem, rows] - NEAR * o.rows for o in own)
+            evaluations = sum(o.evaluations for o in own) / max(len(own), 1)
+            seconds = sum(o.seconds for o in own) / max(len(own), 1)
+            lines.append(f"| {rows} | {limit:g} | {name} | {near} of {len(own)} | {evaluations:.0f} | {seconds:.1f} |")
     return "\n".join(lines)
 
 
+def read(path: Path) -> list[Outcome]:
+    """Those of earlier runs."""
+    return [Outcome(**outcome) for outcome in json.loads(path.read_text())["outcomes"]] if path.exists() else []
+
+
 def main() -> None:
-    options = argparse.ArgumentParser()
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--tables", type=Path)
-    options.add_argument("--rows", type=int, default=500)
-    options.add_argument("--seeds", type=int, default=1)
+    options.add_argument("--rows", type=int, nargs="+", default=[500])
+    options.add_argument("--limit", type=float, default=60.0)
     options.add_argument("--names", default="")
     options.add_argument("--output", type=Path, default=RESULTS)
+    options.add_argument("--table", action="store_true", help="print the table of what is there, and nothing else")
     given = options.parse_args()
-    outcomes: list[Outcome] = []
-    for seed in range(given.seeds):
-        for name, (X, y) in problems(given.rows, seed, given.tables):
-            if given.names and name not in given.names.split(","):
-                continue
+    outcomes = read(given.output)
+    done = {(o.problem, o.asked_rows, o.limit, o.strategy) for o in outcomes}
+    for rows in [] if given.table else given.rows:
+        for name, (X, y) in problems(rows, 0, given.tables):
+            if (given.names and name not in given.names.split(",")) or (rows != min(given.rows) and len(y) < rows / 2):
+                continue  # a small table has no more rows to take
             for strategy, run in STRATEGIES.items():
-                problem, started = Problem(X, y, seed), time.perf_counter()
-                likelihood = run(problem)
-                seconds = time.perf_counter() - started
-                outcomes.append(
-                    Outcome(name, len(y), X.shape[1], seed, strategy, likelihood, problem.evaluations, seconds)
-                )
-            print(name, len(y), *(f"{o.likelihood:.1f}" for o in outcomes[-len(STRATEGIES) :]), flush=True)
+                if (name, rows, given.limit, strategy) in done:
+                    continue
+                problem = Problem(X, y, given.limit)
+                likelihood, seconds = run(problem), time.perf_counter() - problem.started
+                shape, spent = (len(y), X.shape[1]), (problem.evaluations, seconds)
+                outcomes.append(Outcome(name, rows, *shape, strategy, given.limit, likelihood, *spent))
+                print(f"{name} {len(y)} {strategy}: {likelihood:.1f}, {seconds:.1f} s", flush=True)
+            written = {"threads": torch.get_num_threads(), "outcomes": [asdict(o) for o in outcomes]}
+            given.output.write_text(json.dumps(written, indent=1) + "\n")
     print(table(outcomes))
-    threads = torch.get_num_threads()
-    given.output.write_text(
-        json.dumps({"threads": threads, "outcomes": [asdict(o) for o in outcomes]}, indent=1) + "\n"
-    )
 
 
 if __name__ == "__main__":
