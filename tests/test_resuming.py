@@ -82,7 +82,7 @@ def test_what_a_search_has_left_open_stays_open() -> None:
     search = Search(Matern32(), X, Y)
     search.doubt(looked_everywhere=False, left_behind_a_rival=True)
     assert not search.starts.has_looked_everywhere
-    assert search.has_left_behind_a_rival
+    assert search.rivals.are_left_behind
     search.doubt(looked_everywhere=True, left_behind_a_rival=False)
     assert search.starts.has_looked_everywhere
-    assert not search.has_left_behind_a_rival
+    assert not search.rivals.are_left_behind

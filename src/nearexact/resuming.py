@@ -67,7 +67,7 @@ def _state(training: Training) -> dict[str, Any]:
             "rounds": [asdict(r) for r in search.rounds],
             "sizes": search.sizes,
             "looked_everywhere": search.starts.has_looked_everywhere,
-            "left_behind_a_rival": search.has_left_behind_a_rival,
+            "left_behind_a_rival": search.rivals.are_left_behind,
         }
     )
     return {

@@ -15,6 +15,7 @@ from nearexact.gp import (
     Stage,
     exact_starts,
     exact_training,
+    rivals,
     search,
 )
 from nearexact.gp.exact import exact_memory
@@ -214,8 +215,8 @@ def test_what_the_search_had_no_time_for_is_tried_in_the_end(monkeypatch: pytest
 
 
 def test_rivals_beyond_those_that_are_carried_on_are_followed_if_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "CARRIED", 1)
-    monkeypatch.setattr(search, "MOST_CARRIED", 1)
+    monkeypatch.setattr(rivals, "CARRIED", 1)
+    monkeypatch.setattr(rivals, "MOST_CARRIED", 1)
     X, y = groups(520)
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
     training = ExactTraining(SquaredExponential(), X, y, seed=0)
@@ -225,7 +226,7 @@ def test_rivals_beyond_those_that_are_carried_on_are_followed_if_there_is_time(m
     assert seen[0] > 0  # while these wait, nothing speaks for the best
     assert training.starts.beyond == []
     followed = [start.theta for start in training.record._starts]
-    for rival in training.search.rivals():
+    for rival in training.search.rivals.on_other_hills():
         assert any(np.array_equal(rival.theta, theta) for theta in followed)
 
 

@@ -117,13 +117,13 @@ def test_what_was_left_behind_is_followed_to_the_largest_subset() -> None:
     best, objective = search.candidates[0], search.objective(520)
     smooth = search.layout.pack(SquaredExponential([30.0, 1.0, 30.0]), 0.3)
     search.candidates = [SubsetOptimum(smooth, -objective(smooth)[0])]
-    search.left_behind = [SubsetOptimum(smooth, -100.0), SubsetOptimum(best.theta, -101.0)]
+    search.rivals.left_behind = [SubsetOptimum(smooth, -100.0), SubsetOptimum(best.theta, -101.0)]
     assert search.is_complete
-    assert search.has_left_behind_a_rival
+    assert search.rivals.are_left_behind
     complete_search(search, 0.0)
-    assert len(search.left_behind) == 2
+    assert len(search.rivals.left_behind) == 2
     complete_search(search, math.inf)
-    assert not search.has_left_behind_a_rival
+    assert not search.rivals.are_left_behind
     assert search.candidates[0].likelihood == pytest.approx(best.likelihood, abs=0.001 * 520)
     assert search.rounds[-1].support[0] == 1  # nobody else has led there
 
@@ -135,7 +135,7 @@ def test_what_was_left_behind_ends_what_speaks_for_a_model_also_where_all_rows_w
     known = evidence_for(search, best.theta, 10.0)
     assert known is not None
     assert known.gain_per_row is not None
-    search.left_behind = [best]
+    search.rivals.left_behind = [best]
     unknown = evidence_for(search, best.theta, 10.0)
     assert unknown is not None
     assert unknown.gain_per_row is None

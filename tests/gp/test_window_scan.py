@@ -62,7 +62,7 @@ def test_nothing_is_looked_for_where_the_search_has_seen_all_rows_and_no_time_is
 def test_what_only_all_rows_show_ends_what_a_subset_says() -> None:
     search = searched(*ripples(2000), rows=300)
     assert search.is_complete
-    assert search.has_left_behind_a_rival
+    assert search.rivals.are_left_behind
     best = search.candidates[0].theta
     evidence = evidence_for(search, best, 10.0)
     assert evidence is not None

@@ -178,7 +178,7 @@ class ExactStarts:
         self.beyond.append(self.search.candidates[0])  # whoever interrupts must not take it for whole
         if self.search.may_be_completed:
             complete_search(self.search, COMPLETION_SHARE * left)
-        found = self._near([*self.search.carried(), *self.search.rivals()])
+        found = self._near([*self.search.rivals.carried(), *self.search.rivals.on_other_hills()])
         near = [pair for pair in found if not any(np.array_equal(pair[0], theta) for theta in followed)]
         self.pending += [math.inf] * (number - len(self.pending)) + [deficit for _, deficit in near]
         self.beyond = []
@@ -194,8 +194,8 @@ class ExactStarts:
 
     def first(self) -> list[FloatArray]:
         """The best of the search, and others that may yet win on all rows."""
-        carried = self.search.carried()
-        self.beyond = [other for other in self.search.near_best() if other not in carried]
+        carried = self.search.rivals.carried()
+        self.beyond = [other for other in self.search.rivals.near_best() if other not in carried]
         near = self._near(carried)
         if not near:
             return [self.search.candidates[0].theta]

@@ -260,7 +260,7 @@ class ExactTraining:
         support = self.record.support()
         if self.layout.nothing_is_free and self.search.rounds:
             support = self.search.rounds[-1].support
-        followed = self.search.is_complete and not self.search.has_left_behind_a_rival
+        followed = self.search.is_complete and not self.search.rivals.are_left_behind
         followed = followed and self.starts.are_followed
         # Beyond where rounding has ended the climb the likelihood may rise for some time.
         hidden = HIDDEN_FOLDS * self.posterior().hidden_slope / self.n

@@ -42,7 +42,7 @@ def best_with_all_rows(
 
     Of the timer's limit it takes a share at most, but for what the first comparison takes.
     """
-    optima = [*search.carried(), *reversed(search.earlier)][:MOST_COMPARED]
+    optima = [*search.rivals.carried(), *reversed(search.earlier)][:MOST_COMPARED]
     best, layout = optima[0].theta, search.layout
     if search.rounds and search.rounds[-1].rows >= len(X):
         return best

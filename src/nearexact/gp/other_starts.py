@@ -64,12 +64,12 @@ class OtherStarts:
     @property
     def lack_time(self) -> bool:
         """Whether there was no time for all of them."""
-        return self._lacked_time or not self.search.is_complete or bool(self.search.left_behind)
+        return self._lacked_time or not self.search.is_complete or bool(self.search.rivals.left_behind)
 
     @property
     def are_followed(self) -> bool:
         """Whether nothing is left that may lead higher, as far as anybody knows."""
-        is_open = bool(self._open) or self.lack_time or self.search.has_left_behind_a_rival
+        is_open = bool(self._open) or self.lack_time or self.search.rivals.are_left_behind
         return self._has_ended and not is_open
 
     def take(self, best: Callable[[], FloatArray], timer: Timer, kept: Callable[[], float]) -> Iterator[OtherStart]:
@@ -105,10 +105,10 @@ class OtherStarts:
 
     def _optima(self) -> list[SubsetOptimum]:
         """The best of the search and its rivals; and what it would have carried on, where larger subsets were left."""
-        best, others = self.search.candidates[0], self.search.carried() if self.search.is_cut else []
+        best, others = self.search.candidates[0], self.search.rivals.carried() if self.search.is_cut else []
         least = best.likelihood - WORTH_CARRYING * self.search.rounds[-1].rows
         others = [other for other in others if other.likelihood >= least]
-        return list(dict.fromkeys([best, *self.search.rivals(), *others]))
+        return list(dict.fromkeys([best, *self.search.rivals.on_other_hills(), *others]))
 
     def _made_from(self, theta: FloatArray, *, is_made: bool) -> Iterator[OtherStart]:
         """With its inputs switched on again, with related values, with finer details."""

@@ -28,10 +28,11 @@ from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.flops import exact_flops, feature_count
 from nearexact.gp.group_climbs import GroupClimbs
 from nearexact.gp.hills import Hills
-from nearexact.gp.known_optimum import RIVAL, KnownOptimum, SubsetOptimum, until_settled
+from nearexact.gp.known_optimum import KnownOptimum, SubsetOptimum, until_settled
 from nearexact.gp.lapack import THREADED_ROWS
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Optimum, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.rivals import Rivals
 from nearexact.gp.rounds import OpenRound, Round, StartingPoint, Tried
 from nearexact.gp.row_noise import RowNoise, noise_of
 from nearexact.gp.rows import Taken, as_rows
@@ -48,8 +49,6 @@ FIRST_ROWS = 256  # of the smallest subset, at least, where there are as many
 MOST_ROWS = 2048  # of the largest subset, of which an evaluation takes a few tenths of a second
 CHEAP_ROWS = 1024  # a factorisation takes a few hundredths of a second
 SAME_OPTIMUM = 1e-3  # nats per row between two likelihoods, up to which the higher one is no news
-CARRIED, MOST_CARRIED = 3, 6  # optima of a subset that go on to the next; more than three only if they are rivals
-OTHER_NOISE = 3.0  # factor between noise variances, from which on two optima explain the data in different ways
 SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-5)
 # Rows that second derivatives are judged by: so many that this takes about as long as one evaluation with those rows
 # that they are for.
@@ -123,10 +122,7 @@ class Search:
         self.agreeing = 0  # starts of the present round
         self.hills = self._hills(FIRST_ROWS)  # of the last round
         self._last_ends: list[SubsetOptimum] = []  # of the starts of the last round
-        # Optima of smaller subsets that may yet win and were too many to be carried on; and whether an earlier search,
-        # which this one goes on from, had any.
-        self.left_behind: list[SubsetOptimum] = []
-        self._has_forgotten_rivals = False
+        self.rivals = Rivals(self)
         self.is_cut = False  # whether larger subsets were not worth their time
         self.open_rounds: list[OpenRound] = []
         self.starts = SearchStarts(self)
@@ -165,7 +161,7 @@ class Search:
         if last.rows == rows:
             self.settle(objective, seconds)
             return
-        leader, *others = self.carry_on()
+        leader, *others = self.rivals.carry_on()
         start = StartingPoint(leader.theta, self.curvature(leader.theta, rows))
         try:
             optimum = self.ascent(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
@@ -195,7 +191,9 @@ class Search:
         """Whether something was left out, and all of it is known."""
         unfinished = [number for number, subset in enumerate(self.rounds) if not subset.finished]
         open_rounds = [subset.number for subset in self.open_rounds]
-        return bool(self.rounds) and unfinished == open_rounds and not (self.is_complete and not self.left_behind)
+        return (
+            bool(self.rounds) and unfinished == open_rounds and not (self.is_complete and not self.rivals.left_behind)
+        )
 
     def objective(self, rows: int) -> ExactObjective:
         """The exact likelihood of the first so many rows of the subsets, which are nested."""
@@ -282,34 +280,6 @@ class Search:
             clock=clock or self.timer.clock,
         )
 
-    def carried(self) -> list[SubsetOptimum]:
-        """The optima that go on to more rows: the best, the best that explains the data in another way, the next best.
-
-        What looks like noise in few rows may turn out as fine details in more, and the other way round.
-        """
-        best, *others = self.candidates
-        different = next((other for other in others if self._is_different(best, other)), None)
-        if different is not None:
-            others.remove(different)
-            others.insert(0, different)
-        return [best, *others][: min(max(1 + len(self.near_best()), CARRIED), MOST_CARRIED)]
-
-    def carry_on(self) -> list[SubsetOptimum]:
-        """The same, before a larger subset. Rivals beyond them are left behind, for when there is time."""
-        carried = self.carried()
-        others = [other for other in self.near_best() if other not in carried and other not in self.left_behind]
-        self.left_behind += [other for other in others if not self.hills.are_one(other, carried[0])]
-        return carried
-
-    def near_best(self) -> list[SubsetOptimum]:
-        """Other optima that explain the last subset nearly as well as the best; some may be on one hill with it."""
-        best, *others = self.candidates
-        return [other for other in others if best.likelihood - other.likelihood <= RIVAL * self._last_rows]
-
-    @property
-    def _last_rows(self) -> int:
-        return self.rounds[-1].rows if self.rounds else 1
-
     def support_of(self, theta: FloatArray) -> tuple[int, int]:
         """How many starts agree on an optimum of the last subset, of how many; none on what is not one."""
         candidate = next((c for c in self.candidates if c.theta is theta), None)
@@ -320,16 +290,10 @@ class Search:
         objective = self.objective(self.rounds[-1].rows)
         return self.hills.agreeing(objective, candidate, self._last_ends), len(self._last_ends)
 
-    @property
-    def has_left_behind_a_rival(self) -> bool:
-        """Whether more rows may have another best: of too many to be carried on, or one that subsets do not show."""
-        details = self.starts.has_seen_details and self.sizes[-1] < self.data.n
-        return bool(self.left_behind) or self._has_forgotten_rivals or details
-
     def doubt(self, *, looked_everywhere: bool, left_behind_a_rival: bool) -> None:
         """What an earlier search, whose rounds these are, has left open."""
         self.starts.has_looked_at_neighbours = looked_everywhere
-        self._has_forgotten_rivals = left_behind_a_rival
+        self.rivals.were_forgotten = left_behind_a_rival
 
     def _hills(self, rows: int) -> Hills:
         """None yet; a look at the likelihood takes a quarter of an evaluation."""
@@ -339,28 +303,6 @@ class Search:
             return is_cheap or self.timer.clock() < self.look_until
 
         return Hills(has_time)
-
-    def has_rival(self) -> bool:
-        """Whether another optimum explains the last subset nearly as well: more rows must decide."""
-        return bool(self.rivals())
-
-    def rivals(self) -> list[SubsetOptimum]:
-        """All optima on other hills that explain the last subset nearly as well as the best, the highest first."""
-        if not self.rounds:
-            return []
-        near = self.near_best()
-        objective, before, self.look_until = self.objective(self._last_rows), self.look_until, math.inf
-        try:
-            hills = [self.hills.place(objective, optimum) for optimum in (self.candidates[0], *near)]
-        finally:
-            self.look_until = before
-        return [other for number, other in enumerate(near, 1) if hills[number] not in hills[:number]]
-
-    def _is_different(self, optimum: SubsetOptimum, other: SubsetOptimum) -> bool:
-        return abs(math.log(self._noise(optimum) / self._noise(other))) >= math.log(OTHER_NOISE)
-
-    def _noise(self, optimum: SubsetOptimum) -> float:
-        return self.layout.unpack(optimum.theta)[1]
 
     def has_time_for_another(self) -> bool:
         """Start of the present round, besides what larger subsets need."""

@@ -21,7 +21,7 @@ from nearexact.gp.search import SAME_OPTIMUM, Search
 
 def complete_search(search: Search, seconds: float) -> None:
     """Try what there was no time for, for so long at most: subsets not yet begun, starts, then optima left behind."""
-    if not search.rounds or (search.is_complete and not search.left_behind):
+    if not search.rounds or (search.is_complete and not search.rivals.left_behind):
         return
     search.timer = Timer(seconds, search.timer.clock)
     search.run()
@@ -39,8 +39,8 @@ def complete_search(search: Search, seconds: float) -> None:
 def _catch_up(search: Search) -> None:
     """Follow what was left behind to the largest subset, while there is time."""
     last = search.rounds[-1].rows
-    while search.left_behind:
-        optimum = search.left_behind[0]
+    while search.rivals.left_behind:
+        optimum = search.rivals.left_behind[0]
         try:
             there = _optimum(search, last, StartingPoint(optimum.theta, search.curvature(optimum.theta, last)))
         except TimeIsUpError:
@@ -49,7 +49,7 @@ def _catch_up(search: Search) -> None:
             there = None  # it leads nowhere
         if there is not None:
             _compare(search, replace(there, is_derived=optimum.is_derived))
-        del search.left_behind[0]  # only now, after it counts
+        del search.rivals.left_behind[0]  # only now, after it counts
 
 
 def _tried_all(search: Search, subset: OpenRound) -> bool:

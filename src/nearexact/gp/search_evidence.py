@@ -48,8 +48,8 @@ def evidence_for(search: Search, theta: FloatArray, seconds: float) -> Evidence 
         search.is_complete
         and last.settled
         and climbed
-        and not search.has_left_behind_a_rival
-        and (last.rows >= search.data.n or not search.has_rival())
+        and not search.rivals.are_left_behind
+        and (last.rows >= search.data.n or not search.rivals.on_other_hills())
     )
     agreeing, starts = last.support
     known_gain = gain if is_known else None
