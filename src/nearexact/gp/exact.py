@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -184,12 +185,10 @@ def evaluation_seconds(kernel: Kernel, X: Tensor, y: Tensor, *, little: float, m
     for rows in _trial_sizes(X):
         objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
         try:
-            objective.value_and_gradient(kernel, TRIAL_NOISE)  # the first one is slower
-            started = time.perf_counter()
-            objective.value_and_gradient(kernel, TRIAL_NOISE)
+            trial = fastest(partial(objective.value_and_gradient, kernel, TRIAL_NOISE), time.perf_counter)
         except NumericalError:
             break
-        trial, growth = time.perf_counter() - started, len(X) / rows
+        growth = len(X) / rows
         seconds = trial * growth**3
         if seconds <= little or trial * growth**2 > much:
             break
@@ -204,8 +203,8 @@ def factorisation_seconds(kernel: Kernel, X: Tensor, y: Tensor, clock: Callable[
     rows = _trial_rows(X)
     objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
     K = torch.eye(rows, dtype=X.dtype, device=X.device)  # any matrix of this size takes as long
-    whole = fastest(lambda: objective.factorise(kernel, TRIAL_NOISE), clock)
-    factor = min(fastest(lambda: cholesky(K), clock), whole)
+    whole = fastest(partial(objective.factorise, kernel, TRIAL_NOISE), clock)
+    factor = min(fastest(partial(cholesky, K), clock), whole)
     growth = len(X) / rows
     return factor * growth**3 + (whole - factor) * growth**2
 
