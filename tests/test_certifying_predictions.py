@@ -133,7 +133,16 @@ def test_loaded_models(sparse_model: SGPRegressor, exact_model: GPRegressor, dat
     np.testing.assert_allclose(certified.mean_error, sparse_model.certify_predictions(X_new).mean_error, rtol=1e-3)
 
 
-def test_wrong_calls_are_named(sparse_model: SGPRegressor, data: Data) -> None:
+def test_wrong_calls_are_named(sparse_model: SGPRegressor, exact_model: GPRegressor, data: Data) -> None:
+    for model in (sparse_model, exact_model):
+        with pytest.raises(ValueError, match="noise_variance and sample_weight are those of X_train and y_train"):
+            model.certify_predictions(data[2], noise_variance=0.1)
+    with pytest.raises(ValueError, match="are not the data that the model was fitted to"):
+        exact_model.certify_predictions(data[2], X_train=data[0], y_train=data[1][::-1])
+    with pytest.raises(ValueError, match="cg_iterations must be a whole number"):
+        exact_model.certify(cg_iterations="many")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="noise_variance and sample_weight are for training data that are passed"):
+        exact_model.certify(noise_variance=0.1)
     with pytest.raises(ValueError, match="a time limit must be a positive number"):
         sparse_model.certify_predictions(data[2], time_limit=-1)
     with pytest.raises(ValueError, match="2 features"):

@@ -72,6 +72,18 @@ def test_certify_tightens_the_bounds_and_keeps_the_estimate(iterative: GPRegress
         iterative.certify(X, Y + np.linspace(0.0, 3.0, len(Y)))
 
 
+def test_a_loaded_model_holds_its_rows_and_knows_others(iterative: GPRegressor, tmp_path: Path) -> None:
+    iterative.save(tmp_path / "model.nx")
+    loaded = load(tmp_path / "model.nx")
+    certificate = loaded.certify()
+    assert certificate.lower <= certificate.upper
+    assert loaded.certify(X, Y).lower == certificate.lower
+    with pytest.raises(ValueError, match="not the data"):
+        loaded.certify(X, Y + 1e-3 * np.std(Y))
+    with pytest.raises(ValueError, match="not the data"):
+        loaded.certify_predictions(X_NEW[:2], X_train=X, y_train=Y + 1e-3 * np.std(Y))
+
+
 def test_a_saved_model_predicts_the_same_to_the_bit(iterative: GPRegressor, tmp_path: Path) -> None:
     iterative.save(tmp_path / "model.nx")
     loaded = load(tmp_path / "model.nx")

@@ -98,6 +98,9 @@ def test_certify_after_loading_needs_the_data(saved: Path) -> None:
     with pytest.raises(ValueError, match="does not hold its training data: pass X and y"):
         loaded.certify()
     before = loaded.certificate_
+    for near in (Y + 1e-3 * Y.std(), Y * 1.001):  # their likelihoods are hardly another one's
+        with pytest.raises(ValueError, match="these are not the data that the model was fitted to"):
+            loaded.certify(X, near)
     assert before.lower - 1e-6 <= loaded.certify(X, Y).lower <= loaded.certify(X, Y).upper <= before.upper + 1e-6
     with pytest.raises(ValueError, match="these are not the data that the model was fitted to"):
         loaded.certify(X, Y + 0.3 * NEW[:60, 0])

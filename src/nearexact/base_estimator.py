@@ -22,8 +22,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from nearexact import persistence
-from nearexact.certificate import NEAR_EXACT, Certificate, Estimate, Verdict, judge_estimate
-from nearexact.certifying import certify
+from nearexact.certificate import NEAR_EXACT, Certificate, Doubt, Estimate, Verdict, judge_estimate
+from nearexact.certifying import certify, check_iterations
 from nearexact.certifying_predictions import CertifiedPredictions, certify_predictions
 from nearexact.evidence import CERTIFIED_GAP, Evidence
 from nearexact.gp.bounds import LikelihoodBounds
@@ -34,6 +34,7 @@ from nearexact.gp.more_rows import AllAdded
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounds import Round
 from nearexact.gp.row_noise import noise_variances
+from nearexact.gp.rows import LocalRows
 from nearexact.gp.safety import DEFAULT_NUMERICS, LEAST_NOISE, Numerics
 from nearexact.gp.schedule import check_max_inducing
 from nearexact.gp.stages import Stage, TrainingEnd
@@ -167,9 +168,10 @@ class Regressor(Predictor):
         `cg_iterations` are asked for, which workers do, and no moments are computed.
         """
         check_is_fitted(self, "_posterior")
+        check_iterations(cg_iterations)
+        parse_seconds(time_limit)
         if isinstance(self._posterior, ExactPosterior):
-            if X is not None or y is not None:
-                self._check_rows(self._posterior, self._training_data(X, y, noise_variance, sample_weight))
+            self._training_data(X, y, noise_variance, sample_weight)  # checks what is passed
             return self.certificate_  # an exact GP needs no bounds
         if is_dask_collection(X):
             iterations = 0 if cg_iterations is None else cg_iterations
@@ -379,14 +381,20 @@ class Regressor(Predictor):
         """The data that the model was fitted to: those passed, or those it holds."""
         if (X is None) != (y is None):
             raise ValueError("X and y must be passed both or not at all, got one of them")
+        posterior = self._posterior
         if X is not None:
-            problem = self._more_data(X, y, noise_variance, sample_weight)
+            problem = self._checked_length(self._more_data(X, y, noise_variance, sample_weight))
+            if not isinstance(posterior, SparsePosterior):
+                self._check_rows(posterior, problem)
         elif not (noise_variance is None and sample_weight is None):
             raise ValueError(
                 "noise_variance and sample_weight are for training data that are passed, too: pass X and y"
             )
         elif self._problem is not None:
             problem = self._problem
+        elif not isinstance(posterior, SparsePosterior):  # it holds its rows
+            rows = LocalRows(posterior.X, posterior.y, posterior.row_noise)
+            problem = Problem(rows, self._scaling_X, self._scaling_y, weight_unit=self._weight_unit)
         else:
             raise ValueError("a loaded model, or one from a cluster, does not hold its training data: pass X and y")
         return self._checked_length(problem)
@@ -405,7 +413,7 @@ class Regressor(Predictor):
         device = self._posterior.inducing_points.device
         return Problem.of(inputs, targets, self._scaling_X, self._scaling_y, device, noise)
 
-    def _check_rows(self, posterior: ExactPosterior, problem: Problem) -> None:
+    def _check_rows(self, posterior: ExactPosterior | IterativePosterior, problem: Problem) -> None:
         """Raise a ValueError if these are not the rows that an exact GP holds."""
         for given, held in ((problem.X, posterior.X), (problem.y, posterior.y)):
             if not torch.allclose(given.to(held.device), held, rtol=SAME_ROWS, atol=SAME_ROWS):
@@ -421,7 +429,7 @@ class Regressor(Predictor):
             )
 
     def _warn_if_cut_short(self) -> None:
-        ended = self.history_[-1].ended
+        ended, is_sparse = self.history_[-1].ended, isinstance(self._posterior, SparsePosterior)
         limits = {
             TrainingEnd.TIME_LIMIT: f"time_limit={self.time_limit!r}",
             TrainingEnd.MEMORY_LIMIT: "half of the free memory (memory_limit=None)"
@@ -431,11 +439,20 @@ class Regressor(Predictor):
             TrainingEnd.MAX_ITERATIONS: "the largest number of iterations",
         }
         limit = next((words for end, words in limits.items() if end == ended), None)
-        if limit is None or self.certificate_.verdict in NEAR_EXACT or limit in (self._warned or ()):
+        certificate = self.certificate_
+        lacks_evidence = certificate.verdict == "not reached" and certificate.doubt is Doubt.STILL_RISING
+        if limit is None and lacks_evidence and self.time_limit is not None:  # other starts had no time
+            limit = limits[TrainingEnd.TIME_LIMIT]
+        if limit is None or certificate.verdict in NEAR_EXACT or limit in (self._warned or ()):
             return
         if self._warned is not None:
             self._warned.add(limit)
-        if not isinstance(self._posterior, SparsePosterior):
+        if ended == TrainingEnd.OPTIMUM_FOUND or (is_sparse and certificate.gap_per_point <= CERTIFIED_GAP):
+            message = (
+                f"{limit} ended the fit before it was clear that no other hyperparameters are better:"
+                f" {certificate.about_theta}. Raise the limit to let it finish."
+            )
+        elif not is_sparse:
             message = (
                 f"{limit} ended the fit before the optimiser had converged: the log marginal likelihood is"
                 f" {self.elbo_:.6g} so far. Raise the limit to let it finish."
@@ -443,7 +460,7 @@ class Regressor(Predictor):
         else:
             message = (
                 f"{limit} ended the fit at {len(self.inducing_points_)} inducing points, before the model was near to"
-                f" the exact GP. {self.certificate_}. A gap of {CERTIFIED_GAP} would be certified. Raise the limit."
+                f" the exact GP. {certificate}. A gap of {CERTIFIED_GAP} would be certified. Raise the limit."
             )
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from nearexact.certificate import Certificate
 from nearexact.evidence import Evidence
+from nearexact.gp.factorisation import Factorisation
+from nearexact.gp.iterative_posterior import Posterior
+from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.search import Search
 from nearexact.gp.search_evidence import evidence_for
 from nearexact.gp.sparse import SparseObjective
@@ -24,15 +28,13 @@ if TYPE_CHECKING:
     from nearexact.problem import Problem
 
 SAME_DATA = 1e-3  # nats per point by which a bound may differ, on another machine, for data to be the same
+SAME_SUMS = 1e-4  # relative difference, on another machine, up to which sums over the data are the same
 LONGEST_SEARCH = 60.0  # seconds
 
 
 def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, time_limit: TimeLimit) -> Certificate:
     """The best bounds that can be had for a fitted sparse GP within the limits; see `SGPRegressor.certify`."""
     started = time.perf_counter()
-    whole = isinstance(cg_iterations, (int, np.integer)) and not isinstance(cg_iterations, bool)
-    if cg_iterations is not None and not (whole and cg_iterations >= 0):
-        raise ValueError(f"cg_iterations must be a whole number of at least 0, or None, got {cg_iterations!r}")
     seconds = parse_seconds(time_limit)
     objective = SparseObjective(
         estimator.kernel_,
@@ -46,7 +48,8 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
     estimate = estimator.certificate_.known_estimate
     # One of the two was maximised; where an estimate was, the ELBO was noted.
     noted = estimator.elbo_ if estimate is None else estimator.certificate_.elbo
-    if not any(abs(value - noted) <= SAME_DATA * problem.data.n for value in (model.elbo, model.tight_bound)):
+    is_same = any(abs(value - noted) <= SAME_DATA * problem.data.n for value in (model.elbo, model.tight_bound))
+    if not is_same or not _is_made_from(estimator._posterior, model):
         raise ValueError(
             "these are not the data that the model was fitted to, with their noise_variance and sample_weight: their"
             " likelihood differs"
@@ -69,6 +72,28 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
         iterations=result.iterations,
         seconds=time.perf_counter() - started,
     )
+
+
+def check_iterations(cg_iterations: Any) -> None:
+    """Raise a ValueError if this is no number of iterations."""
+    is_whole = isinstance(cg_iterations, (int, np.integer)) and not isinstance(cg_iterations, bool)
+    if cg_iterations is not None and not (is_whole and cg_iterations >= 0):
+        raise ValueError(f"cg_iterations must be a whole number of at least 0, or None, got {cg_iterations!r}")
+
+
+def _is_made_from(posterior: Posterior, model: Factorisation) -> bool:
+    """Whether a sparse model knows the same Vy, and yᵀy where it knows that, as this one with its points and data.
+
+    Others hold their rows, which were compared. Targets that differ by little may have nearly the same likelihood: its
+    bounds would be proved for other data.
+    """
+    if not isinstance(posterior, SparsePosterior):
+        return True
+    s, L_B = posterior.noise_variance, posterior.L_B
+    b = s * (L_B @ (L_B.T @ posterior.weights))  # B = L_B L_Bᵀ, and the weights are B⁻¹b/s
+    differs = float(torch.linalg.vector_norm(model.b - b)) > SAME_SUMS * (float(torch.linalg.vector_norm(b)) + s)
+    sums = posterior.sums
+    return not differs and (sums is None or abs(model.yy - sums.yy) <= SAME_SUMS * (sums.yy + s))
 
 
 def _search(estimator: Regressor, problem: Problem, seconds: float) -> Evidence | None:

@@ -98,12 +98,13 @@ def _passed_problem(
     estimator: Regressor, X_train: Any, y_train: Any, noise_variance: Any, sample_weight: Any
 ) -> Problem | None:
     """The training data as they were passed to a sparse model; None where the model has its own."""
-    if not isinstance(estimator._posterior, SparsePosterior):
-        return None
     if (X_train is None) != (y_train is None):
         raise ValueError("X_train and y_train must be passed both or not at all, got one of them")
+    if X_train is None and not (noise_variance is None and sample_weight is None):
+        raise ValueError("noise_variance and sample_weight are those of X_train and y_train: pass these, too")
     if X_train is not None:
-        return estimator._training_data(X_train, y_train, noise_variance, sample_weight)
+        passed = estimator._training_data(X_train, y_train, noise_variance, sample_weight)
+        return passed if isinstance(estimator._posterior, SparsePosterior) else None
     if needs_training_data(estimator):
         raise ValueError("a loaded sparse model does not hold its training data: pass them as X_train and y_train")
     return None
