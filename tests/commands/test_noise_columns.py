@@ -97,6 +97,7 @@ def test_several_targets_have_columns_of_their_own(
         (["--target", "y,nothing"], "has no column 'nothing'"),
         (["--target", "y", "--noise-column", "y"], "must be different columns"),
         (["--target", "y,y"], "must be different columns"),
+        (["--target", "y", "--noise-column", "weight", "--weight-column", "weight"], "must be different columns"),
         (["--target", "y", "--weight-column", "weight", "--ignore", "weight"], "is learnt from and cannot be ignored"),
         (["--target", "y", "--noise-column", "z"], "where a number from 0 up is expected"),
         (["--target", "y,z", "--noise-column", "variance"], "noise_variance is for one target, got 2"),

@@ -87,20 +87,32 @@ def test_a_few_large_errors_do_not_hide_what_nearly_all_rows_say() -> None:
 
 def test_noise_is_blamed_only_after_what_was_tried_is_told() -> None:
     tried = [{"kernel": name, "bound": bound} for name, bound in (("se", -1.0), ("matern12", 0.0), ("arccosine", None))]
-    quality, *_ = answers(verdict="no better than noise", tried=tried)
+    no_gain = scores(1.0, (1.0, 0.0), (1.0, 0.0))
+    quality, *_ = answers(verdict="no better than noise", tried=tried, scores=no_gain)
     assert (quality.kind, quality.word) == ("plain", "nothing learnt")
     assert "Tried: 2 kernels, and 9 starts of the optimiser on 850 rows; nothing explains more" in quality.text
-    quality, _, more, steps = answers(verdict="no better than noise", doubt=Doubt.STILL_RISING, ended="time limit")
+    quality, _, more, steps = answers(
+        verdict="no better than noise", doubt=Doubt.STILL_RISING, ended="time limit", scores=no_gain
+    )
     assert "Tried: the kernel se, and" in quality.text
     assert "nothing explains more" not in quality.text
     assert more.word.startswith("time: yes")
     assert "--kernel auto" in steps.text
 
 
+def test_what_test_rows_show_is_not_called_nothing() -> None:
+    quality, *_, steps = answers(verdict="no better than noise")  # errors are 74 % smaller than the mean's
+    assert (quality.kind, quality.word) == ("open", "perhaps")
+    assert "do not rely on it" in quality.text
+    assert "predict the mean" not in steps.text
+
+
 @pytest.mark.parametrize(
     ("coverage", "n", "word"),
     [
         ({"0.95": 0.95}, 19, "cannot be told"),
+        ({"0.95": 16 / 18}, 18, "cannot be told"),
+        ({"0.95": 3 / 18}, 18, "too narrow"),  # few rows, but no chance
         ({"0.95": 0.95}, 20, "yes"),
         ({"0.95": 0.80}, 150, "too narrow"),
         ({"0.95": 0.90}, 30, "yes"),  # 27 of 30: chance

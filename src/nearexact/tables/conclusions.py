@@ -24,6 +24,7 @@ CLEAR_LEAD = 2.0  # standard errors by which a mean squared error must be lower 
 FEW_TEST_ROWS, FEW_FOR_INTERVALS = 10, 20  # with fewer, nothing is clear
 # Levels of intervals that are looked at, and how far the share of targets in them may be off even if not by chance.
 INTERVALS = {"0.95": 0.02, "0.8": 0.05, "0.5": 0.05}
+UNLIKELY = 0.01  # that chance leaves so few of a handful of values in their intervals
 TOO_SURE = 0.1  # nats by which the mean's NLPD must be lower for the model to be surer than it should be
 MOSTLY_NOISE, PARTLY_NOISE = 0.9, 0.7  # of the mean squared error: then more rows can change hardly anything, or little
 FEW_ROWS_PER_INPUT = 10
@@ -61,8 +62,20 @@ def stopped_before_test(record: Record) -> bool:
 
 
 def nothing_learnt(record: Record) -> bool:
-    """Whether the model explains no more than a constant."""
+    """Whether the model explains no more than a constant, and rows that were kept back do not say otherwise."""
+    return _looks_like_noise(record) and not _beats_the_mean(record)
+
+
+def _looks_like_noise(record: Record) -> bool:
     return bool(record["verdict"] == "no better than noise")
+
+
+def _beats_the_mean(record: Record) -> bool:
+    """Whether errors on rows that were kept back are clearly smaller than those of always predicting the mean."""
+    if not record["scores"] or record["rows_test"] < FEW_TEST_ROWS:
+        return False
+    model, *_, mean = record["scores"]
+    return _is_clearly_better(model, mean)
 
 
 def _quality(record: Record) -> Conclusion:
@@ -78,6 +91,9 @@ def _quality(record: Record) -> Conclusion:
         return answer("too few test rows", "plain", f"{errors} So few rows cannot tell what is better.")
     if _is_clearly_better(linear, model):
         return answer("a linear model is better", "bad", errors)
+    if _looks_like_noise(record):
+        but = "But with so many inputs for so few rows, noise could be explained as well: do not rely on it."
+        return answer("perhaps", "open", f"{errors} {but}")
     if not _is_clearly_better(model, mean):
         return answer("no clear gain over the mean", "open", f"{errors} The difference may be chance.")
     if _lead(linear) < CLEAR_LEAD:
@@ -144,9 +160,9 @@ def _intervals(record: Record, is_good: bool) -> Conclusion:
     answer, n = _answer_to("Are its intervals honest?"), record["rows_test"]
     if not record["scores"]:
         return answer("not tested", "plain", "Only rows that were kept back can tell.")
-    if n < FEW_FOR_INTERVALS:
-        return answer("cannot be told", "plain", f"{n} rows that were kept back are too few to tell.")
     shares = {level: record["coverage"][level] for level in INTERVALS}
+    if n < FEW_FOR_INTERVALS and _chance_of_so_few(0.95, shares["0.95"], n) >= UNLIKELY:
+        return answer("cannot be told", "plain", f"{n} rows that were kept back are too few to tell.")
     found = f"{percent(shares['0.95'])} of the values that were kept back lie in their 95 % interval"
     off = {level: _deviation(float(level), share, n, INTERVALS[level]) for level, share in shares.items()}
     if off["0.95"] < 0.0:
@@ -163,6 +179,12 @@ def _intervals(record: Record, is_good: bool) -> Conclusion:
         also = f"but {percent(shares[wrong])} in their {percent(float(wrong))} interval: the inner ones are too {size}."
         return answer("at 95 %, yes", "fair", f"{found}, {also}")
     return answer("yes", "good" if is_good else "plain", f"{found}.")
+
+
+def _chance_of_so_few(level: float, share: float, n: int) -> float:
+    """How likely it is that no more than this share of n values lie in intervals of that level, if they are honest."""
+    inside = round(share * n)
+    return sum(math.comb(n, k) * level**k * (1.0 - level) ** (n - k) for k in range(inside + 1))
 
 
 def _deviation(level: float, share: float, n: int, slack: float) -> float:

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from nearexact.tables.columns import problem
 
 NAMED_AT_MOST = 10  # columns in a message
+MISSING_ADVICE = "pass --missing drop or --missing median, or fill them in"
 
 
-def missing_values(counts: dict[str, int], where: str = "") -> ValueError:
-    """An error that says which columns have how many missing cells."""
+def missing_values(counts: dict[str, int], where: str = "", advice: str = MISSING_ADVICE) -> ValueError:
+    """An error that says which columns have how many missing cells, and what to do about it."""
     named = [f"{name!r} ({count})" for name, count in counts.items() if count]
     more = f" and {len(named) - NAMED_AT_MOST} more" if len(named) > NAMED_AT_MOST else ""
     fact = f"missing values in {', '.join(named[:NAMED_AT_MOST])}{more}{where}"
-    return problem(fact, "pass --missing drop or --missing median, or fill them in")
+    return problem(fact, advice)
 
 
 def listed(what: str, names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ Columns are matched by name, in any order; a file may have more of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import pandas as pd
 from nearexact.tables import cells
 from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise
 from nearexact.tables.dialect import Spelling
-from nearexact.tables.naming import listed, missing_values, reasons, some
+from nearexact.tables.naming import MISSING_ADVICE, listed, missing_values, reasons, some
 from nearexact.tables.reading import TableFile, read
 from nearexact.tables.remarks import counts_rows, far_targets, looks_like_an_index, number_remarks, stray_cells
 from nearexact.typing import FloatArray
@@ -23,6 +23,7 @@ from nearexact.typing import FloatArray
 Missing = Literal["error", "drop", "median"]
 RECIPE = "recipe"  # its key in the metadata of a model
 MISSING_POLICIES = ("error", "drop", "median")
+AS_FITTED = "fill them in, or leave these rows out: the model was fitted to rows without missing values"
 FEWEST_ROWS = 10  # with fewer, neither the model nor its test says anything
 
 
@@ -226,6 +227,7 @@ def prepare(
     """
     if missing not in MISSING_POLICIES:
         raise ValueError(f"missing must be one of {', '.join(MISSING_POLICIES)}, got {missing!r}")
+    ignore = [ignore] if isinstance(ignore, str) else ignore
     targets = target_names(target, file.columns)
     roles = Recipe(
         ", ".join(targets),
@@ -285,6 +287,8 @@ def prepare(
 def target_names(target: str | Sequence[str], columns: Collection[str]) -> tuple[str, ...]:
     """The columns that are meant: the one of this name or, if there is none, those that are separated by commas."""
     if not isinstance(target, str):
+        if not isinstance(target, Iterable) or not all(isinstance(name, str) for name in target):
+            raise ValueError(f"target must be the name of a column, or a list of names, got {target!r}")
         return tuple(target)
     return (target,) if target in columns else tuple(name.strip() for name in target.split(","))
 
@@ -296,7 +300,9 @@ def training_rows(file: TableFile, recipe: Recipe, n: int) -> tuple[FloatArray, 
     """
     recipe.check_columns(file, with_target=True)
     frame = read(file, [*recipe.names, *recipe.learnt_from])
-    values, learnt, _ = _complete_rows(recipe, recipe.values(frame, file.decimal), _learnt(frame, recipe, file.decimal))
+    values, learnt = recipe.values(frame, file.decimal), _learnt(frame, recipe, file.decimal)
+    _check_missing(recipe, values, learnt, AS_FITTED)
+    values, learnt, _ = _complete_rows(recipe, values, learnt)
     rows = np.arange(n) if len(values) == n else recipe.split.rows(len(values))[0]
     if len(rows) != n:
         raise ValueError(
@@ -310,7 +316,7 @@ def more_rows(file: TableFile, recipe: Recipe) -> tuple[FloatArray, Learnt, list
     recipe.check_columns(file, with_target=True)
     frame = read(file, [*recipe.names, *recipe.learnt_from])
     values, learnt = recipe.values(frame, file.decimal), _learnt(frame, recipe, file.decimal)
-    _check_missing(recipe, values, learnt)
+    _check_missing(recipe, values, learnt, AS_FITTED)
     values, learnt, notes = _complete_rows(recipe, values, learnt)
     if not len(values):
         raise ValueError(f"{file.name} has no rows to learn from")
@@ -322,8 +328,10 @@ def _check_roles(file: TableFile, roles: Recipe, ignore: Collection[str]) -> Non
     unknown = [name for name in (*roles.learnt_from, *ignore) if name not in file.columns]
     if unknown:
         raise ValueError(f"{file.name} has no {listed('column', unknown)}; it has {some(file.columns)}")
-    if len(set(roles.learnt_from)) < len(roles.learnt_from):
-        raise ValueError(f"targets, noise and weights must be different columns, got {some(roles.learnt_from)}")
+    noise = [name for name in (roles.noise_column, roles.weight_column) if name is not None]
+    learnt_from = [*roles.targets, *noise]  # with what is named twice
+    if len(set(learnt_from)) < len(learnt_from):
+        raise ValueError(f"targets, noise and weights must be different columns, got {some(learnt_from)}")
     for name in roles.learnt_from:
         if name in ignore:
             what = "the target" if name in roles.targets else "learnt from"
@@ -411,11 +419,12 @@ def _varying(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[Recipe
         recipe, values = replace(recipe, columns=columns, left_out=left_out), values[:, varies]
 
 
-def _check_missing(recipe: Recipe, values: FloatArray, learnt: Learnt) -> None:
+def _check_missing(recipe: Recipe, values: FloatArray, learnt: Learnt, advice: str = MISSING_ADVICE) -> None:
     """Raise a ValueError if cells are missing where that is an error."""
     counts = np.isnan(np.column_stack([values, learnt.columns()])).sum(0)
     if recipe.missing == "error" and counts.any():
-        raise missing_values(dict(zip([*recipe.names, *recipe.learnt_from], counts.tolist(), strict=True)))
+        named = dict(zip([*recipe.names, *recipe.learnt_from], counts.tolist(), strict=True))
+        raise missing_values(named, advice=advice)
 
 
 def _complete_rows(recipe: Recipe, values: FloatArray, learnt: Learnt) -> tuple[FloatArray, Learnt, list[str]]:

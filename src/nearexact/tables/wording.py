@@ -21,15 +21,15 @@ VERDICTS = {
     " explains: with these hyperparameters no more is to be expected from them.",
     "not reached": "A limit came before the model was near to the exact Gaussian process: with more time or memory it"
     " would become better.",
-    "no better than noise": "The model does no better than a constant, and a search from several starts found"
-    " nothing better: these columns do not explain the target.",
+    "no better than noise": "The model explains no more than chance would, given how many inputs there are, and a"
+    " search from several starts found nothing better: nothing shows that these columns explain the target.",
 }
 SO_FAR = "The model does no better than a constant so far."
 DOUBTS = {
     Doubt.NOT_COMPARED: "It was not looked whether the exact Gaussian process would choose other hyperparameters"
     " (lengthscales, noise): a much better model may exist.",
-    Doubt.STILL_RISING: "The limit came before the best hyperparameters (lengthscales, noise) were found: with more"
-    " time the model may become better.",
+    Doubt.STILL_RISING: "A limit came before the best hyperparameters (lengthscales, noise) were found: with a higher"
+    " one the model may become better.",
     Doubt.FOUND_ONCE: "The best hyperparameters (lengthscales, noise) were found from one start only, and others ended"
     " elsewhere: a better model may have been missed.",
     Doubt.BOUND_TOO_LOW: "With these hyperparameters (lengthscales, noise) the exact Gaussian process explains the data"
