@@ -123,7 +123,7 @@ def test_what_rounding_may_have_added_is_taken_off_with_its_gradient(variance: f
     model = objective.factorise(kernel, 1e-4)
     relative = 60.0 * variance * np.finfo(float).eps / 1e-4
     assert model.sure_lml == pytest.approx(model.lml - targets * 4.0 * relative * (1.0 + relative), rel=1e-12)
-    by_signal, by_noise = objective._caution(model)
+    by_signal, by_noise = objective._caution(kernel, 1e-4, model.diagonal, np.finfo(float).eps)
     slope = -targets * 4.0 * (1.0 + 2.0 * relative)
     assert float(by_signal["variance"]) == pytest.approx(slope * relative / variance)
     assert by_noise == pytest.approx(-slope * relative / 1e-4)

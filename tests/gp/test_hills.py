@@ -52,6 +52,15 @@ def test_two_explanations_of_one_likelihood_do_not_agree() -> None:
     assert Hills().agreeing(objective, one, [one, alike]) == 1
 
 
+def test_who_is_alone_on_a_hill() -> None:
+    objective = either_input()
+    one, other = at(objective, [0.5, 1e4], 0.6), at(objective, [1e4, 0.5], 0.6)
+    both, again = climbed(objective, [0.5, 0.5]), climbed(objective, [1.0, 0.7], noise=0.05)
+    assert Hills().alone(objective, [one, other, both, again]) == 2
+    assert Hills().alone(objective, [both, again]) == 0
+    assert Hills().alone(objective, [both]) == 1
+
+
 @pytest.mark.parametrize("length", [25.0, 1e4, 1e15])
 def test_how_far_an_input_is_off_makes_no_hill(length: float) -> None:
     objective = either_input()

@@ -26,6 +26,15 @@ def test_factor_and_inverse_equal_those_of_torch(n: int) -> None:
     torch.testing.assert_close(inverse(L).tril(), torch.linalg.inv(K).tril(), rtol=1e-11, atol=1e-11)
 
 
+def test_factors_and_inverses_are_in_the_type_of_the_room() -> None:
+    K, room = positive_definite(77), torch.empty(77, 77, dtype=torch.float32)
+    L, succeeded = cholesky(K, out=room)
+    assert succeeded
+    assert L.dtype == torch.float32
+    torch.testing.assert_close(L.double(), cholesky(K)[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(inverse(L).tril().double(), torch.linalg.inv(K).tril(), rtol=1e-3, atol=1e-4)
+
+
 def test_only_the_lower_triangle_is_read_and_the_layout_does_not_matter() -> None:
     K = positive_definite(50)
     expected, _ = cholesky(K)

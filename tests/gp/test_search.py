@@ -18,7 +18,7 @@ from nearexact.gp.rounds import Round, StartingPoint
 from nearexact.gp.rows import LocalRows, nearest_rows
 from nearexact.gp.search import Search
 from nearexact.gp.search_evidence import evidence_for, gain_per_row
-from nearexact.gp.search_starts import MOST_STARTS
+from nearexact.gp.search_starts import LIKELY_NEW, MOST_RUGGED, MOST_STARTS
 from nearexact.gp.starts import random_start, rough_start, with_less_influence
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels import SquaredExponential
@@ -77,6 +77,21 @@ def test_it_leaves_the_noise_trap_and_says_how_many_starts_agree() -> None:
     there = evidence_for(search, noise, math.inf)
     assert there is not None
     assert there.gain_per_row > 0.1
+
+
+def test_a_rugged_likelihood_gets_more_starts_than_one_with_a_single_hill() -> None:
+    random = np.random.default_rng(0)
+    X, noise = random.normal(size=(60, 6)), random.normal(size=60)
+    rugged, smooth = (
+        Search(SquaredExponential(), X, y / y.std(), seed=0)
+        for y in (noise + np.sin(2.0 * X[:, 0]), np.sin(X[:, 0]) + 0.05 * noise)
+    )
+    for search in (rugged, smooth):
+        search.run()
+    starts = [len(search.rounds[0].likelihoods) for search in (rugged, smooth)]
+    assert starts[0] > MOST_STARTS > starts[1]
+    assert smooth.chance_of_another_hill() <= LIKELY_NEW
+    assert starts[0] >= MOST_RUGGED or rugged.chance_of_another_hill() <= LIKELY_NEW
 
 
 def test_the_same_seed_gives_the_same_search() -> None:

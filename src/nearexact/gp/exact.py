@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearexact.gp import in_32_bits
+from nearexact.gp.bounds import likelihood
 from nearexact.gp.lapack import cholesky, inverse
 from nearexact.gp.linalg import as_columns, solve_columns
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.parameters import ParameterLayout
-from nearexact.gp.posterior import ExactPosterior, rounding_slope
+from nearexact.gp.posterior import ExactPosterior, least_noise, relative_rounding, rounding_error, rounding_slope
 from nearexact.gp.rounding import check_digits
 from nearexact.gp.row_noise import RowNoise, check_noise, noise_variances
 from nearexact.gp.safety import NumericalError, Numerics, Repairs, jittered_cholesky, numerics_for
@@ -31,6 +33,7 @@ TRIAL_WORK = 10**8  # of the kernel matrix of the trial: its rows, squared, time
 TRIAL_ROWS = 1000  # an evaluation of which tells what one of all rows costs
 TRIALS = 3
 CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
+EPS, EPS_32 = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
 NEGLIGIBLE_ROUNDING = 1e-10  # per row, relative to the noise: its derivatives are far below those of the likelihood
 SLOWER_FACTORISATION = 1.3  # times what is predicted, or the last one has taken: what is kept for one
 
@@ -55,6 +58,7 @@ class ExactObjective:
     ) -> None:
         self.stands_for = stands_for
         self.X, self.y = as_training_data(X, y)
+        self.n = len(self.y)
         self.row_noise = check_noise(row_noise, self.X)
         self.numerics = numerics = numerics or numerics_for(noise_variance)
         self.layout = ParameterLayout(kernel, self.X.shape[1], numerics)
@@ -63,28 +67,32 @@ class ExactObjective:
         self.repairs = Repairs()
         self._centre = self.X.mean(0)
         self._features = kernel.features(self.X, self._centre)
-        self._spare: list[Tensor] = []  # arrays [N, N] that no evaluation uses at present
+        self._spare: dict[torch.dtype, list[Tensor]] = {}  # arrays [N, N] that no evaluation uses at present
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
         """−LML and its gradient at θ; NaN where θ is not finite."""
         return self.layout.negated(self.value_and_gradient, theta)
 
+    def nearly(self, theta: FloatArray) -> tuple[float, FloatArray]:
+        """The same from a factor in 32 bits where that is faster and loses hardly anything.
+
+        What 32 bits may have added to the likelihood is taken off: it is not above that of 64 bits.
+        """
+        if self.n < in_32_bits.FEWEST_ROWS:
+            return self(theta)
+        return self.layout.negated(self._value_and_gradient_in_32_bits, theta)
+
     def factorise(self, kernel: Kernel, noise_variance: float) -> ExactPosterior:
         """The model at these hyperparameters."""
         kernel = self.layout.check(kernel)
-        with self._arrays(1) as (K,):
+        with self._arrays(torch.float64) as (K,):
             return self._factorised(kernel, noise_variance, kernel.against(self._features), K)
 
     def _factorised(
         self, kernel: Kernel, noise_variance: float, cross: Cross, K: Tensor, room: Tensor | None = None
     ) -> ExactPosterior:
         """The same; K becomes K + sI, and the factor is written into `room` if that is given."""
-        diagonal = kernel.diagonal(self._features)
-        if self.stands_for is not None:
-            check_digits(float(diagonal.mean()) * self.stands_for, noise_variance)
-        for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
-            cross.values(self._features[rows], out=K[rows])
-        with_diagonal(K, diagonal + noise_variances(self.row_noise, noise_variance))
+        self._fill(K, cross, kernel.diagonal(self._features), noise_variance)
         L, jitter = jittered_cholesky(
             K, self.repairs, what="K + sI", first_jitter=0.0, numerics=self.numerics, out=room
         )
@@ -102,6 +110,14 @@ class ExactObjective:
             row_noise=self.row_noise,
         )
 
+    def _fill(self, K: Tensor, cross: Cross, diagonal: Tensor, noise_variance: float) -> None:
+        """K becomes K + sI."""
+        if self.stands_for is not None:
+            check_digits(float(diagonal.mean()) * self.stands_for, noise_variance)
+        for rows in row_chunks(len(K), chunk_rows(len(K))):  # so that the kernel's temporaries stay small
+            cross.values(self._features[rows], out=K[rows])
+        with_diagonal(K, diagonal + noise_variances(self.row_noise, noise_variance))
+
     def release(self) -> None:
         """Give back the memory that is kept between evaluations."""
         self._spare.clear()
@@ -114,59 +130,94 @@ class ExactObjective:
         """
         kernel = self.layout.check(kernel)
         cross = kernel.against(self._features)
-        with self._arrays(2) as (K, room):
+        with self._arrays(torch.float64, torch.float64) as (K, room):
             model = self._factorised(kernel, noise_variance, cross, K, room)
-            value, alpha, targets = model.sure_lml, model.weights, self.y[0].numel()
+            value, alpha = model.sure_lml, model.weights
             K_inv = inverse(model.L)  # [N, N]; the factor is not needed any more
-            by_row = as_columns(alpha).square().sum(1) - targets * K_inv.diagonal()  # twice that by a row's noise
-            by_noise = 0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum())
-            with_diagonal(K, model.diagonal)  # without noise
-            gradients: Tensors = {}
-            chunks = [*row_chunks(len(K), chunk_rows(len(K)))]
-            for rows in chunks:
-                # Everything is symmetric: up to the diagonal is enough, with what is below it counted twice.
-                right = slice(0, rows.stop)
-                K_bar = K_inv[rows, right]
-                if alpha.ndim == 1:
-                    K_bar.addr_(alpha[rows], alpha[right], beta=-1.0)
-                else:
-                    K_bar.addmm_(alpha[rows], alpha[right].T, beta=-targets)
-                K_bar.tril_(rows.start).diagonal(rows.start).mul_(0.5)
-                part = cross if len(chunks) == 1 else kernel.against(self._features[right])
-                part.add_adjoint(self._features[rows], K_bar, K[rows, right], holds_values=True)
-                add_to(gradients, part.gradients())
-        by_signal, more_by_noise = self._caution(model)
+            gradients, by_noise = self._derivatives(kernel, cross, with_diagonal(K, model.diagonal), alpha, K_inv)
+        by_signal, more_by_noise = self._caution(kernel, noise_variance, model.diagonal, EPS)
         add_to(gradients, by_signal)
         return value, gradients, by_noise + more_by_noise
 
-    def _caution(self, model: ExactPosterior) -> tuple[Tensors, float]:
+    def _value_and_gradient_in_32_bits(self, kernel: Kernel, noise_variance: float) -> tuple[float, Tensors, float]:
+        kernel = self.layout.check(kernel)
+        diagonal = kernel.diagonal(self._features)
+        relative = relative_rounding(diagonal, self._least_noise(noise_variance), EPS_32)
+        if not in_32_bits.suffice(self.n, relative):
+            return self.value_and_gradient(kernel, noise_variance)
+        cross, targets = kernel.against(self._features), self.y[0].numel()
+        with self._arrays(torch.float64, torch.float32) as (K, room):
+            self._fill(K, cross, diagonal, noise_variance)
+            solution = in_32_bits.solve(K, self.y, room)
+            if solution is not None:
+                log_det, quadratic, alpha, K_inv = solution
+                value = likelihood(self.n, log_det, quadratic, targets) - targets * rounding_error(relative)
+                gradients, by_noise = self._derivatives(kernel, cross, with_diagonal(K, diagonal), alpha, K_inv)
+        if solution is None:
+            return self.value_and_gradient(kernel, noise_variance)
+        by_signal, more_by_noise = self._caution(kernel, noise_variance, diagonal, EPS_32)
+        add_to(gradients, by_signal)
+        return value, gradients, by_noise + more_by_noise
+
+    def _derivatives(
+        self, kernel: Kernel, cross: Cross, K: Tensor, alpha: Tensor, K_inv: Tensor
+    ) -> tuple[Tensors, float]:
+        """½ tr((ααᵀ − K̂⁻¹) ∂K̂) from K without noise and the lower triangle of K̂⁻¹; both are overwritten."""
+        targets = self.y[0].numel()
+        by_row = as_columns(alpha).square().sum(1) - targets * K_inv.diagonal()  # twice that by a row's noise
+        by_noise = 0.5 * float((by_row if self.row_noise is None else by_row * self.row_noise.factors).sum())
+        gradients: Tensors = {}
+        chunks = [*row_chunks(self.n, chunk_rows(self.n))]
+        room = None if K_inv.dtype == K.dtype else K.new_empty(min(chunk_rows(self.n), self.n), self.n)
+        for rows in chunks:
+            # Everything is symmetric: up to the diagonal is enough, with what is below it counted twice.
+            right = slice(0, rows.stop)
+            K_bar = K_inv[rows, right]
+            if room is not None:
+                K_bar = room[: len(K_bar), right].copy_(K_bar)
+            if alpha.ndim == 1:
+                K_bar.addr_(alpha[rows], alpha[right], beta=-1.0)
+            else:
+                K_bar.addmm_(alpha[rows], alpha[right].T, beta=-targets)
+            K_bar.tril_(rows.start).diagonal(rows.start).mul_(0.5)
+            part = cross if len(chunks) == 1 else kernel.against(self._features[right])
+            part.add_adjoint(self._features[rows], K_bar, K[rows, right], holds_values=True)
+            add_to(gradients, part.gradients())
+        return gradients, by_noise
+
+    def _caution(self, kernel: Kernel, noise_variance: float, diagonal: Tensor, eps: float) -> tuple[Tensors, float]:
         """Derivatives of what is taken off for rounding; none where that does not count."""
-        relative, noise = model.relative_rounding, model.least_noise
-        if relative < NEGLIGIBLE_ROUNDING * len(self.y):
+        noise = self._least_noise(noise_variance)
+        relative = relative_rounding(diagonal, noise, eps)
+        if relative < NEGLIGIBLE_ROUNDING * self.n:
             return {}, 0.0
         slope = -self.y[0].numel() * rounding_slope(relative)  # by the relative error Σk(x, x)·eps/s
-        weights = torch.full_like(self.X[:, 0], slope * torch.finfo(self.X.dtype).eps / noise)
-        variances = noise_variances(self.row_noise, model.noise_variance)
+        weights = torch.full_like(self.X[:, 0], slope * eps / noise)
+        variances = noise_variances(self.row_noise, noise_variance)
         factor = 1.0 if self.row_noise is None else float(self.row_noise.factors[torch.as_tensor(variances).argmin()])
-        return model.kernel.diagonal_vjp(self._features, weights), -slope * relative / noise * factor
+        return kernel.diagonal_vjp(self._features, weights), -slope * relative / noise * factor
+
+    def _least_noise(self, noise_variance: float) -> float:
+        return least_noise(self.row_noise, noise_variance)
 
     @contextmanager
-    def _arrays(self, count: int) -> Iterator[tuple[Tensor, ...]]:
-        """So many [N, N] arrays, kept for the next evaluation: memory that was never used takes longer to write to.
+    def _arrays(self, *types: torch.dtype) -> Iterator[tuple[Tensor, ...]]:
+        """An array [N, N] of each type, kept for the next evaluation: new memory takes longer to write to.
 
         Several threads may evaluate at once: each has its own.
         """
-        arrays = tuple(self._array() for _ in range(count))
+        arrays = tuple(self._array(dtype) for dtype in types)
         try:
             yield arrays
         finally:
-            self._spare.extend(arrays)
+            for array in arrays:
+                self._spare.setdefault(array.dtype, []).append(array)
 
-    def _array(self) -> Tensor:
+    def _array(self, dtype: torch.dtype) -> Tensor:
         try:
-            return self._spare.pop()
-        except IndexError:
-            return self.X.new_empty(len(self.X), len(self.X))
+            return self._spare[dtype].pop()
+        except (KeyError, IndexError):
+            return self.X.new_empty(self.n, self.n, dtype=dtype)
 
 
 def exact_memory(kernel: Kernel, n: int) -> int:

@@ -133,7 +133,7 @@ class ExactTraining:
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
         self._started, self._evaluations, self._recorded = 0.0, 0, False
-        self.evaluation_seconds = 0.0
+        self.evaluation_seconds = self.last_model_seconds = 0.0
         self._steps: list[float] = []  # likelihoods after the steps of the start that leads to the best one
         self._followed = False  # whether the last start was followed to its end, or nearly so
         # Whether the optimiser was done, or nearly so, where the likelihood is highest. With nothing to do, it is.
@@ -185,9 +185,8 @@ class ExactTraining:
 
     def _search_after_first_model(self) -> None:
         """First of all a model at the θ to start from: something to return if time is up already."""
-        started = self.timer.seconds()
         self._begin_at(self.posterior().sure_lml)
-        factorisation = self.timer.seconds() - started
+        factorisation = self.last_model_seconds
         self.evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
         in_a_hurry = (1.0 - SEARCH_SHARE) * self.timer.left() < FEW_EVALUATIONS * self.evaluation_seconds
         held = self._model if in_a_hurry and self._has_room else None
@@ -244,7 +243,9 @@ class ExactTraining:
     def posterior(self) -> ExactPosterior:
         """The best model so far."""
         if self._model is None:
+            started = self.timer.seconds()
             self._model = self.objective.factorise(*self.layout.unpack(self.best_theta))
+            self.last_model_seconds = self.timer.seconds() - started
         return self._model
 
     def bounds(self) -> tuple[float, float]:
@@ -291,10 +292,6 @@ class ExactTraining:
         """For an evaluation, and the model at the best θ that is computed in the end."""
         return self.timer.left() - self.last_model_seconds > self.evaluation_seconds
 
-    @property
-    def last_model_seconds(self) -> float:
-        return self.evaluation_seconds / EVALUATION_FACTORISATIONS
-
     def _climb(self, theta: FloatArray, settings: LBFGSSettings) -> tuple[TrainingEnd, str, int]:
         """L-BFGS from a start: how it ended, details, restarts."""
         self._followed = False
@@ -306,11 +303,11 @@ class ExactTraining:
         again, before = theta is self.best_theta and bool(self.record), self.best_lml
         self._before = before
         self._steps = []
-        coarse = settings is COARSE
+        coarse, nearly = settings is COARSE, settings in (COARSE, FAR)
         leader = None if settings is FINE else self._leader
         try:
             optimum = minimise(
-                LogCoordinates.objective(self._evaluate),
+                LogCoordinates.objective(partial(self._evaluate, nearly=nearly)),
                 LogCoordinates.from_theta(theta),
                 bounds=LogCoordinates.bounds(self.layout.bounds),
                 time_limit=left,
@@ -349,9 +346,9 @@ class ExactTraining:
     def _has_little_to_gain(self) -> bool:
         return left_to_gain([-likelihood for likelihood in self._steps]) <= SETTLED * self.n
 
-    def _evaluate(self, theta: FloatArray) -> tuple[float, FloatArray]:
+    def _evaluate(self, theta: FloatArray, *, nearly: bool) -> tuple[float, FloatArray]:
         started = self.timer.seconds()
-        value, gradient = self.objective(theta)
+        value, gradient = self.objective.nearly(theta) if nearly else self.objective(theta)
         self.evaluation_seconds = self.timer.seconds() - started
         self._evaluations += 1
         self._flops += exact_flops(self.n, self._n_features)

@@ -6,6 +6,7 @@ often dozens. Between two of them the likelihood falls, so that a look halfway t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -47,6 +48,10 @@ class Hills:
         """How many of these ends are on the hill of the best, and nearly as high."""
         hill, most = self.place(objective, best), AGREEMENT * len(objective.y)
         return sum(_difference(best, end) <= most and self.place(objective, end) == hill for end in ends)
+
+    def alone(self, objective: ExactObjective, ends: Iterable[SubsetOptimum]) -> int:
+        """How many of these ends are alone on their hill."""
+        return sum(count == 1 for count in Counter(self.place(objective, end) for end in ends).values())
 
     def are_one(self, one: SubsetOptimum, other: SubsetOptimum) -> bool:
         """Whether two optima are known to be on one hill."""

@@ -6,7 +6,7 @@ torch adds, copies and changes of layout, takes longer than the work itself wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ctypes import CFUNCTYPE, POINTER, PYFUNCTYPE, byref, c_char_p, c_int, c_void_p, py_object, pythonapi
 
 import torch
@@ -21,12 +21,13 @@ THREADED_ROWS = 1400
 
 
 def cholesky(K: Tensor, out: Tensor | None = None) -> tuple[Tensor, bool]:
-    """The lower factor L of K = LLᵀ, float64, and whether there is one; of K only the lower triangle is read.
+    """The lower factor L of K = LLᵀ and whether there is one; of K only the lower triangle is read.
 
-    It is written into `out` if that is given. Entries that are not finite may go unnoticed: they reach its diagonal.
+    It is written into `out` if that is given, in the type of that: float64 or float32. Entries that are not finite may
+    go unnoticed: they reach its diagonal.
     """
     if K.device.type != "cpu":
-        L, failures = torch.linalg.cholesky_ex(K)
+        L, failures = torch.linalg.cholesky_ex(K if out is None else K.to(out.dtype))
         return L, int(failures) == 0
     L = K.clone(memory_format=torch.contiguous_format) if out is None else out.copy_(K)
     failed = _in_place(_POTRF, L)
@@ -45,9 +46,9 @@ def inverse(L: Tensor) -> Tensor:
 _Function = Callable[[bytes, object, int, object, object], None]
 
 
-def _in_place(function: _Function, A: Tensor) -> int:
+def _in_place(functions: Mapping[torch.dtype, _Function], A: Tensor) -> int:
     """Call a function of LAPACK on the lower triangle of a matrix; 0 if it has succeeded."""
-    assert A.dtype == torch.float64
+    function = functions[A.dtype]
     if not len(A):
         return 0
     n, failed = c_int(len(A)), c_int(0)
@@ -66,4 +67,5 @@ def _function(name: str) -> _Function:
     return CFUNCTYPE(None, c_char_p, integer, c_void_p, integer, integer)(address_of(capsule, name_of(capsule)))
 
 
-_POTRF, _POTRI = _function("dpotrf"), _function("dpotri")
+_POTRF = {torch.float64: _function("dpotrf"), torch.float32: _function("spotrf")}
+_POTRI = {torch.float64: _function("dpotri"), torch.float32: _function("spotri")}

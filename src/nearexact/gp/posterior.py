@@ -134,8 +134,7 @@ class ExactPosterior:
     @cached_property
     def least_noise(self) -> float:
         """The noise variance of the row that has least: no eigenvalue of K + sI is below it."""
-        noise = noise_variances(self.row_noise, self.noise_variance)
-        return float(noise.min()) if isinstance(noise, Tensor) else noise
+        return least_noise(self.row_noise, self.noise_variance)
 
     @cached_property
     def diagonal(self) -> Tensor:
@@ -145,7 +144,7 @@ class ExactPosterior:
     @cached_property
     def relative_rounding(self) -> float:
         """Rounding errors relative to the least that an eigenvalue can be, summed over the diagonal."""
-        return float(self.diagonal.sum()) * torch.finfo(self.L.dtype).eps / self.least_noise
+        return relative_rounding(self.diagonal, self.least_noise, torch.finfo(self.L.dtype).eps)
 
     @property
     def sure_lml(self) -> float:
@@ -203,6 +202,17 @@ class ExactPosterior:
     def sample(self, X: Any, n_samples: int, seed: int) -> Tensor:
         """Draws of the latent function at the rows of X: [n_samples, N*]."""
         return sample_gaussian(*self.joint(X), n_samples, seed, self.repairs)
+
+
+def least_noise(row_noise: RowNoise | None, noise_variance: float) -> float:
+    """The noise variance of the row that has least."""
+    noise = noise_variances(row_noise, noise_variance)
+    return float(noise.min()) if isinstance(noise, Tensor) else noise
+
+
+def relative_rounding(diagonal: Tensor, least_noise: float, eps: float) -> float:
+    """Rounding errors of K + sI relative to the least that an eigenvalue can be, summed over the diagonal of K."""
+    return float(diagonal.sum()) * eps / least_noise
 
 
 def rounding_error(relative: float) -> float:

@@ -120,6 +120,7 @@ class Search:
         ]
         self.evaluation_seconds, self.evaluation_rows = 0.0, 1  # of the last evaluations
         self.agreeing = 0  # starts of the present round
+        self._present: Tried | None = None  # what that has come to
         self.hills = self._hills(FIRST_ROWS)  # of the last round
         self._last_ends: list[SubsetOptimum] = []  # of the starts of the last round
         self.rivals = Rivals(self)
@@ -270,7 +271,7 @@ class Search:
         """The same; it ends near the `best` so far, if that is known. Changes nothing here: several may run at once."""
         (theta, curvature, _), rows = start, len(objective.y)
         return minimise(
-            LogCoordinates.objective(objective),
+            LogCoordinates.objective(objective if settings is POLISH else objective.nearly),
             LogCoordinates.from_theta(theta),
             bounds=LogCoordinates.bounds(self.layout.bounds),
             time_limit=max(seconds, 0.0),
@@ -308,6 +309,16 @@ class Search:
         """Start of the present round, besides what larger subsets need."""
         return self.timer.left() - self._reserved > self.evaluation_seconds
 
+    def chance_of_another_hill(self) -> float:
+        """How likely one more start of the present round is to end where no other has.
+
+        That is the share of ends that are alone on their hill, by Good and Turing's estimate (Good 1953).
+        """
+        tried = self._present
+        if tried is None or not tried.ends:
+            return 1.0
+        return tried.hills.alone(self.objective(tried.rows), tried.ends) / len(tried.ends)
+
     def seconds_of(self, rows: int) -> float:
         """What an evaluation with so many rows may take."""
         return float(self.evaluation_seconds * (rows / self.evaluation_rows) ** COST_POWER)
@@ -337,6 +348,7 @@ class Search:
         started, share = self.timer.seconds(), LEADER_SHARE * self.timer.left()
         self.hills, self._reserved = self._hills(rows), 0.0
         objective, tried = self.objective(rows), Tried(rows, self.hills)
+        self._present = tried
         climbs = GroupClimbs(self, objective, tried, lambda: min(self._leaders_seconds(rows), share))
         untried: list[StartingPoint] = []
         begun: list[FloatArray] = []

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 FEWEST_AGREEING = 2  # starts: else more of them are tried
+# Where the likelihood has many hills, more random starts: while one more is so likely to find another hill, so many at
+# most, and for this share of the search's time.
+LIKELY_NEW, MOST_RUGGED, RUGGED_SHARE = 0.1, 48, 0.25
 AT_ONCE = 2  # random ones, after the first of them: the same on every machine, however many cores it has
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
@@ -82,6 +85,7 @@ class SearchStarts:
         rough = StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
         yield [rough, *self._rough_in_one_input(FIRST_ROUGH)]
         yield from self._at_random(at_random, FEWEST_AGREEING)  # a rough start may have found what no other has
+        yield from self._while_rugged(random_start(self.layout, smooth, self.search.random) for _ in range(MOST_RUGGED))
         if self.search.looks_for_details and len(self.search.sizes) == 1:
             yield self._with_details()
         yield from self.second_chances()
@@ -90,6 +94,15 @@ class SearchStarts:
         """More and more of these starts, until enough agree."""
         while self.search.agreeing < enough and (group := [*itertools.islice(starts, AT_ONCE)]):
             yield [StartingPoint(theta) for theta in group]
+
+    def _while_rugged(self, starts: Iterator[FloatArray]) -> Iterator[Group]:
+        """These starts, as long as others are likely to end where none has so far."""
+        timer = self.search.timer
+        while timer.seconds() < RUGGED_SHARE * timer.time_limit and self.search.chance_of_another_hill() > LIKELY_NEW:
+            group = [StartingPoint(theta) for theta in itertools.islice(starts, AT_ONCE)]
+            if not group:
+                return
+            yield group
 
     @cached_property
     def _scan(self) -> RoughScan:
