@@ -204,8 +204,11 @@ class ExactObjective:
     def _arrays(self, *types: torch.dtype) -> Iterator[tuple[Tensor, ...]]:
         """An array [N, N] of each type, kept for the next evaluation: new memory takes longer to write to.
 
-        Several threads may evaluate at once: each has its own.
+        Several threads may evaluate at once: each has its own. What was kept of other types is given back.
         """
+        for dtype in list(self._spare):
+            if dtype not in types:
+                self._spare.pop(dtype, None)
         arrays = tuple(self._array(dtype) for dtype in types)
         try:
             yield arrays

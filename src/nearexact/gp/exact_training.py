@@ -56,7 +56,7 @@ from nearexact.typing import FloatArray, MemoryLimit
 logger = logging.getLogger(__name__)
 
 SEARCH_SHARE = 0.4  # of the time limit, at most
-EVALUATION_FACTORISATIONS = 4.0  # an evaluation with its gradient takes about so many factorisations
+EVALUATION_FACTORISATIONS = 3.0  # an evaluation with its gradient takes so many factorisations, or less
 # Times what a factorisation is predicted to take: with less time there is only one, at what the search has found.
 TWO_FACTORISATIONS = 3.0
 # Of what is left after the search, at most, where that is too little to follow a start with all rows to its end: a step
@@ -156,7 +156,7 @@ class ExactTraining:
             self._begin_at(self.posterior().sure_lml)
             self.evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
         else:
-            self._search_after_first_model()
+            self._search_after_first_model(factorisation)
         end = TrainingEnd.TIME_LIMIT
         for number, (theta, settings) in enumerate(self.starts.all()):
             if number:
@@ -183,10 +183,15 @@ class ExactTraining:
         except NumericalError:
             return 0.0
 
-    def _search_after_first_model(self) -> None:
-        """First of all a model at the θ to start from: something to return if time is up already."""
+    def _search_after_first_model(self, predicted: float) -> None:
+        """First of all a model at the θ to start from: something to return if time is up already.
+
+        What its factorisation takes says less than what was predicted: memory is new to it.
+        """
         self._begin_at(self.posterior().sure_lml)
         factorisation = self.last_model_seconds
+        if predicted:
+            self.last_model_seconds = factorisation = min(factorisation, SLOWER_FACTORISATION * predicted)
         self.evaluation_seconds = EVALUATION_FACTORISATIONS * factorisation
         in_a_hurry = (1.0 - SEARCH_SHARE) * self.timer.left() < FEW_EVALUATIONS * self.evaluation_seconds
         held = self._model if in_a_hurry and self._has_room else None
