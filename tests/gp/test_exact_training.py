@@ -204,7 +204,7 @@ def test_what_the_search_had_no_time_for_is_tried_in_the_end(monkeypatch: pytest
     whole.run()
     monkeypatch.setattr(exact_training, "SEARCH_SHARE", 1e-4)  # of ten minutes: 60 ms
     cut = ExactTraining(SquaredExponential(), X, y, seed=0, time_limit=600.0)
-    cut._search_after_first_model()
+    cut._search_after_first_model(0.0)
     assert not cut.search.is_complete
     cut = ExactTraining(SquaredExponential(), X, y, seed=0, time_limit=600.0)
     cut.run()
