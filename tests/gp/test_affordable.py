@@ -26,7 +26,7 @@ def test_one_factor_is_taken_where_nothing_better_fits_and_it_does(monkeypatch: 
     monkeypatch.setattr(affordable, "exact_fits", lambda *_: False)
     assert affordable_method(KERNEL, X, y, math.inf, None) == "iterative"
     monkeypatch.setattr(affordable, "iterative_fits", lambda *_, **__: False)
-    monkeypatch.setattr(affordable, "factorisation_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(affordable, "factorisation_seconds", lambda *_, **__: 1.0)
     assert [affordable_method(KERNEL, X, y, limit, None) for limit in (1.5, 1.7)] == ["sparse", "cholesky"]
     memory = exact_memory(KERNEL, len(X))
     assert [affordable_method(KERNEL, X, y, 9.0, limit) for limit in (memory - 1, memory)] == ["sparse", "cholesky"]

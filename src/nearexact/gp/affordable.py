@@ -113,6 +113,7 @@ def factor_fits(kernel: Kernel, X: Tensor, y: Tensor, time_limit: float, memory_
     if exact_memory(kernel, len(y)) > memory_budget(memory_limit, X.device):
         return False
     try:
-        return FACTORISATIONS * factorisation_seconds(kernel, X, y, time.perf_counter) <= time_limit
+        most = time_limit / FACTORISATIONS
+        return factorisation_seconds(kernel, X, y, time.perf_counter, little=most) <= most
     except NumericalError:
         return False

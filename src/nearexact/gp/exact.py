@@ -35,6 +35,7 @@ TRIALS = 3
 CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
 EPS, EPS_32 = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
 NEGLIGIBLE_ROUNDING = 1e-10  # per row, relative to the noise: its derivatives are far below those of the likelihood
+LITTLE_SHARE = 1.0 / 30.0  # of the time limit: a factorisation that takes no more leaves time for everything
 SLOWER_FACTORISATION = 1.3  # times what is predicted, or the last one has taken: what is kept for one
 
 
@@ -230,7 +231,7 @@ def exact_memory(kernel: Kernel, n: int) -> int:
 
 
 def evaluation_seconds(kernel: Kernel, X: Tensor, y: Tensor, *, little: float, much: float) -> float:
-    """What an evaluation with all rows may take, as predicted from one with fewer rows.
+    """What an evaluation with all rows may take on the way, as predicted from one with fewer rows.
 
     It grows with N³ only where rows are many: before that, most of its time grows with N² or less. So more rows are
     tried where the fewer ones do not tell whether it takes `little`, or `much`.
@@ -239,7 +240,7 @@ def evaluation_seconds(kernel: Kernel, X: Tensor, y: Tensor, *, little: float, m
     for rows in _trial_sizes(X):
         objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
         try:
-            trial = fastest(partial(objective.value_and_gradient, kernel, TRIAL_NOISE), time.perf_counter)
+            trial = fastest(partial(objective.nearly, objective.theta0), time.perf_counter)
         except NumericalError:
             break
         growth = len(X) / rows
@@ -249,18 +250,25 @@ def evaluation_seconds(kernel: Kernel, X: Tensor, y: Tensor, *, little: float, m
     return seconds
 
 
-def factorisation_seconds(kernel: Kernel, X: Tensor, y: Tensor, clock: Callable[[], float]) -> float:
+def factorisation_seconds(
+    kernel: Kernel, X: Tensor, y: Tensor, clock: Callable[[], float], *, little: float = math.inf
+) -> float:
     """What a factorisation with all rows may take, as predicted from one with fewer rows.
 
-    Only the Cholesky factor itself grows with N³; with few rows the kernel matrix takes longer.
+    More rows are tried where that is not `little`: on few rows processors are far from their rate. Only the Cholesky
+    factor itself grows with N³; with few rows the kernel matrix takes longer.
     """
-    rows = _trial_rows(X)
-    objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
-    K = torch.eye(rows, dtype=X.dtype, device=X.device)  # any matrix of this size takes as long
-    whole = fastest(partial(objective.factorise, kernel, TRIAL_NOISE), clock)
-    factor = min(fastest(partial(cholesky, K), clock), whole)
-    growth = len(X) / rows
-    return factor * growth**3 + (whole - factor) * growth**2
+    seconds = math.inf
+    for rows in _trial_sizes(X):
+        objective = ExactObjective(kernel, TRIAL_NOISE, X[:rows], y[:rows])
+        K = torch.eye(rows, dtype=X.dtype, device=X.device)  # any matrix of this size takes as long
+        whole = fastest(partial(objective.factorise, kernel, TRIAL_NOISE), clock)
+        factor = min(fastest(partial(cholesky, K), clock), whole)
+        growth = len(X) / rows
+        seconds = factor * growth**3 + (whole - factor) * growth**2
+        if seconds <= little:
+            break
+    return seconds
 
 
 def fastest(call: Callable[[], object], clock: Callable[[], float]) -> float:

@@ -15,7 +15,14 @@ import numpy as np
 from nearexact.evidence import Evidence
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
-from nearexact.gp.exact import SLOWER_FACTORISATION, TRIAL_ROWS, ExactObjective, exact_memory, factorisation_seconds
+from nearexact.gp.exact import (
+    LITTLE_SHARE,
+    SLOWER_FACTORISATION,
+    TRIAL_ROWS,
+    ExactObjective,
+    exact_memory,
+    factorisation_seconds,
+)
 from nearexact.gp.exact_starts import (
     CLOSER,
     COARSE,
@@ -178,8 +185,9 @@ class ExactTraining:
         """Seconds; none where rows are so few that it does not matter."""
         if self.n <= TRIAL_ROWS or math.isinf(self.timer.time_limit):
             return 0.0
+        data, little = (self.objective.X, self.objective.y), LITTLE_SHARE * self.timer.time_limit
         try:
-            return factorisation_seconds(self.layout.kernel, self.objective.X, self.objective.y, self.timer.clock)
+            return factorisation_seconds(self.layout.kernel, *data, self.timer.clock, little=little)
         except NumericalError:
             return 0.0
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from nearexact.gp.budget import Timer
-from nearexact.gp.exact import SLOWER_FACTORISATION, factorisation_seconds
+from nearexact.gp.exact import LITTLE_SHARE, SLOWER_FACTORISATION, factorisation_seconds
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import MOST_SPEED, USUAL_PASS, EvaluationCost
 from nearexact.gp.iterative_model import HeldModel
@@ -49,7 +49,9 @@ class IterativePlan:
         self.cost = EvaluationCost.tried(kernel, X, memory, self.timer.clock)
         if self._may_factorise:
             with contextlib.suppress(NumericalError):
-                self._factorisation_seconds = factorisation_seconds(kernel, X, y, self.timer.clock)
+                self._factorisation_seconds = factorisation_seconds(
+                    kernel, X, y, self.timer.clock, little=LITTLE_SHARE * self.timer.time_limit
+                )
             self._factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
 
     def learn_from_sparse(self, model: HeldModel) -> None:
