@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from scipy.stats import multivariate_normal
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as sk
 
@@ -110,6 +111,20 @@ def test_samples_have_the_posterior_mean_and_covariance() -> None:
     error = 5.0 / np.sqrt(200_000)
     assert torch.allclose(samples.mean(0), mean, atol=error)
     assert torch.allclose(torch.cov(samples.T), covariance, atol=2 * error)
+
+
+def test_rows_that_have_nothing_to_do_with_each_other_leave_no_numbers_that_processors_are_slow_with() -> None:
+    random = np.random.default_rng(0)
+    X, y = np.sort(random.uniform(-2.0, 2.0, size=(300, 1)), axis=0), random.normal(size=300)
+    kernel = SquaredExponential([0.01], 0.5)
+    objective = gpr_objective(kernel, 0.1, X, y)
+    model = objective.factorise(kernel, 0.1)
+    tiny = (model.L.tril().abs() < 1e-300) & (model.L.tril() != 0.0)
+    assert int(torch.triu(model.L == 0.0, 1).sum()) == 300 * 299 // 2
+    assert not tiny.any()
+    K = 0.5 * np.exp(-0.5 * ((X - X.T) / 0.01) ** 2) + 0.1 * np.eye(300)
+    dense = multivariate_normal(cov=K).logpdf(y)
+    assert model.lml == pytest.approx(dense, rel=1e-12)
 
 
 @pytest.mark.parametrize("variance", [1e6, 1e8])
