@@ -35,7 +35,7 @@ TRIALS = 3
 CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
 EPS, EPS_32 = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
 # Added to every entry of K, of which it changes no digit but where there is next to nothing. Products of such entries
-# would be below 2e-308, and processors take a hundred times as long for these: factors of 4000 rows took 9 s.
+# would be below 2e-308, and processors take many times as long for these.
 LEAST_ENTRY = 1e-100
 NEGLIGIBLE_ROUNDING = 1e-10  # per row, relative to the noise: its derivatives are far below those of the likelihood
 LITTLE_SHARE = 1.0 / 30.0  # of the time limit: a factorisation that takes no more leaves time for everything

@@ -22,7 +22,7 @@ FEWEST_ROWS = 1000  # of a matrix: with fewer, a factor takes hardly more time t
 MOST_LOST, MOST_LOST_PER_ROW = 0.5, 2e-4
 MOST_LEFT = 1e-3  # of y, after the second solution
 # Times the mean of the diagonal: added to every entry. Where rows have next to nothing to do with each other, products
-# of entries would be below what 32 bits can hold, and processors take a hundred times as long for such numbers.
+# of entries would be below what 32 bits can hold, and processors take many times as long for such numbers.
 LEAST_ENTRY = 1e-12
 
 
