@@ -119,9 +119,7 @@ def test_rows_that_have_nothing_to_do_with_each_other_leave_no_numbers_that_proc
     kernel = SquaredExponential([0.01], 0.5)
     objective = gpr_objective(kernel, 0.1, X, y)
     model = objective.factorise(kernel, 0.1)
-    tiny = (model.L.tril().abs() < 1e-300) & (model.L.tril() != 0.0)
-    assert int(torch.triu(model.L == 0.0, 1).sum()) == 300 * 299 // 2
-    assert not tiny.any()
+    assert not ((model.L.abs() < 1e-300) & (model.L != 0.0)).any()
     K = 0.5 * np.exp(-0.5 * ((X - X.T) / 0.01) ** 2) + 0.1 * np.eye(300)
     dense = multivariate_normal(cov=K).logpdf(y)
     assert model.lml == pytest.approx(dense, rel=1e-12)
