@@ -9,6 +9,7 @@ import pytest
 
 from nearexact import GPRegressor, SGPRegressor
 from nearexact.gp.search import Search
+from nearexact.gp.search_starts import FEWEST_STARTS
 from nearexact.kernels import Matern32, SquaredExponential
 from tests.problems import regression
 
@@ -30,9 +31,7 @@ def test_a_search_ends_no_lower_than_its_start() -> None:
     at_start = search.objective(60).factorise(*FOUND).lml
     search.run()
     assert search.candidates[0].likelihood >= at_start
-    without = Search(SquaredExponential(), X, Y, seed=0)
-    without.run()
-    assert len(search.rounds[0].likelihoods) >= len(without.rounds[0].likelihoods)  # the others are tried all the same
+    assert len(search.rounds[0].likelihoods) > FEWEST_STARTS  # the others are tried all the same
     assert math.isinf(Search(SquaredExponential(), X, Y).candidates[0].likelihood)
 
 

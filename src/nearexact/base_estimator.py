@@ -447,7 +447,10 @@ class Regressor(Predictor):
             return
         if self._warned is not None:
             self._warned.add(limit)
-        if ended == TrainingEnd.OPTIMUM_FOUND or (is_sparse and certificate.gap_per_point <= CERTIFIED_GAP):
+        is_done_at_theta = ended == TrainingEnd.OPTIMUM_FOUND or (
+            is_sparse and certificate.gap_per_point <= CERTIFIED_GAP
+        )
+        if lacks_evidence and is_done_at_theta:
             message = (
                 f"{limit} ended the fit before it was clear that no other hyperparameters are better:"
                 f" {certificate.about_theta}. Raise the limit to let it finish."

@@ -38,7 +38,7 @@ FEWEST_STARTS, MOST_STARTS = 6, 24  # on the smallest subset
 FEWEST_AGREEING = 2  # starts: else more of them are tried
 # Where the likelihood has many hills, more random starts: while one more is so likely to find another hill, so many at
 # most, and for this share of the search's time.
-LIKELY_NEW, MOST_RUGGED, RUGGED_SHARE = 0.05, 48, 0.25
+LIKELY_NEW, MOST_RUGGED, RUGGED_SHARE = 0.1, 24, 0.25
 AT_ONCE = 2  # random ones, after the first of them: the same on every machine, however many cores it has
 ENOUGH_AGREEING = 3  # starts that have ended near the best of all: then more of them are not needed
 FIRST_ROUGH, NEXT_ROUGH = 6, 2  # inputs in which a start is rough alone, on the smallest subset and on the others
