@@ -44,7 +44,7 @@ def sgpr_bound(model: VariationalGP, data: Split) -> float:
 def test_its_bound_stays_below_sgprs_and_comes_close(name: str) -> None:
     data, notes = one_input(name), Notes()
     problem = task("step", X_train=data.X_train, y_train=data.y_train, n_test=len(data.y_test))
-    methods.create("svgp", {"num_inducing": 15, "learning_rate": 0.1, "max_steps": 400}).run(problem, notes)
+    methods.create("svgp", {"num_inducing": 15, "learning_rate": 0.1, "max_steps": 800}).run(problem, notes)
     model: VariationalGP = notes.calls[-1]["predict"].__self__
     elbo = notes.calls[-1]["elbo"]()
     optimum = sgpr_bound(model, data)
