@@ -66,8 +66,10 @@ def test_the_certificate_names_the_estimate_next_to_what_is_proved(
 def test_certify_tightens_the_bounds_and_keeps_the_estimate(iterative: GPRegressor) -> None:
     before = iterative.certificate_
     certificate = iterative.certify()
-    assert certificate.estimate == before.estimate
+    assert certificate.estimate == pytest.approx(before.estimate, rel=1e-12)
     assert certificate.verdict == "exact"
+    assert certificate.lower >= before.lower - 1e-6 * len(Y)
+    assert certificate.iterations == 0  # the fit has solved the system already
     with pytest.raises(ValueError, match="not the data"):
         iterative.certify(X, Y + np.linspace(0.0, 3.0, len(Y)))
 

@@ -11,12 +11,12 @@ import torch
 from nearexact.certificate import Certificate
 from nearexact.evidence import Evidence
 from nearexact.gp.factorisation import Factorisation
-from nearexact.gp.iterative_posterior import Posterior
+from nearexact.gp.iterative_posterior import IterativePosterior, Posterior
 from nearexact.gp.posterior import SparsePosterior
 from nearexact.gp.search import Search
 from nearexact.gp.search_evidence import evidence_for
 from nearexact.gp.sparse import SparseObjective
-from nearexact.gp.tighten import MOST_ITERATIONS, tighten_bounds
+from nearexact.gp.tighten import MOST_ITERATIONS, bounds_with_weights, tighten_bounds
 from nearexact.gp.training import SEARCH_SHARE
 from nearexact.limits import memory_budget, parse_seconds, written
 from nearexact.noise_only import LEAST_VARIANCE
@@ -33,7 +33,7 @@ LONGEST_SEARCH = 60.0  # seconds
 
 
 def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, time_limit: TimeLimit) -> Certificate:
-    """The best bounds that can be had for a fitted sparse GP within the limits; see `SGPRegressor.certify`."""
+    """The best bounds that can be had for a fitted model within the limits; see `SGPRegressor.certify`."""
     started = time.perf_counter()
     seconds = parse_seconds(time_limit)
     objective = SparseObjective(
@@ -55,14 +55,21 @@ def certify(estimator: Regressor, problem: Problem, cg_iterations: int | None, t
             " likelihood differs"
         )
     with tightening_display(estimator.progress, ShownTime(written(time_limit, " s"))) as display:
+        bounds, posterior = model.bounds, estimator._posterior
+        if isinstance(posterior, IterativePosterior) and cg_iterations != 0:
+            left = seconds - (time.perf_counter() - started)
+            bounds = bounds_with_weights(objective, model, posterior.weights, time_limit=left)
         result = tighten_bounds(
             objective,
             model,
+            bounds=bounds,
             iterations=MOST_ITERATIONS if cg_iterations is None else int(cg_iterations),
             time_limit=seconds - (time.perf_counter() - started),
             on_iteration=display.iteration,
             on_share=display.share,
         )
+    if estimate is not None:  # what is proved holds for the estimate, too
+        estimate = estimate._replace(value=max(estimate.value, result.bounds.lower))
     evidence = estimator.certificate_.evidence or _search(estimator, problem, seconds - (time.perf_counter() - started))
     return Certificate.of(
         result.bounds,

@@ -97,6 +97,14 @@ def test_the_estimate_its_error_and_the_bounds_are_consistent(trained: Iterative
     assert bounds.residual_gap <= 1e-6
 
 
+def test_what_is_proved_comes_near_the_likelihood_and_bounds_the_estimate_too(trained: IterativeTraining) -> None:
+    bounds, exact, estimate = trained.likelihood_bounds(), exact_lml(trained), trained.estimate()
+    assert exact - 1e-3 * N <= bounds.lower <= exact + 1e-6
+    assert estimate is not None
+    assert estimate.value >= bounds.lower
+    assert trained.bounds()[0] >= bounds.lower
+
+
 def test_the_posterior_is_that_of_the_exact_gp(trained: IterativeTraining) -> None:
     assert_exact(trained)
 

@@ -25,11 +25,13 @@ from nearexact.gp import (
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.kernel_product import KernelBlocks, KernelProduct
 from nearexact.gp.log_determinant import Moments, unexplained
-from nearexact.gp.quadratic import Preconditioner
+from nearexact.gp.quadratic import Preconditioner, quadratic_of
+from nearexact.gp.row_noise import RowNoise
+from nearexact.gp.tighten import bounds_with_weights
 from nearexact.kernels import Kernel, Matern12, SquaredExponential
 from tests.gp import dense
 from tests.gp.helpers import Problem, problems, slack
-from tests.problems import KERNELS, regression
+from tests.problems import KERNELS, SIMPLE, regression
 from tests.tensors import Allocations
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
@@ -78,6 +80,33 @@ def test_every_bound_holds_and_together_they_are_never_looser(problem: Problem) 
     logs = unexplained(objective, f).sum_of_logs()
     assert logs.lower <= exact.log_det.lower - f.log_det + room
     assert exact.log_det.lower - f.log_det <= logs.upper + room
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.floats(-12.0, 0.0), st.booleans())
+def test_weights_that_are_nearly_right_prove_where_the_quadratic_form_lies(
+    problem: Problem, digits: float, differs: bool
+) -> None:
+    kernel, s, X, y, m = problem
+    rng = np.random.default_rng(m)
+    noise = RowNoise(*torch.from_numpy(rng.uniform(0.5, 2.0, size=(2, len(y))) * [[1.0], [s]])) if differs else None
+    objective, f = sparse(kernel, s, X, y, X[:m], row_noise=noise)
+    exact = gpr_objective(kernel, s, X, y, row_noise=noise).factorise(kernel, s)
+    weights = exact.weights * (1.0 + 10.0**digits * torch.from_numpy(rng.normal(size=len(y))))
+    room = slack(problem, exact.lml) + slack(problem, exact.bounds.quadratic.upper)
+    found = quadratic_of(objective, f, weights, lambda: None)
+    assert found.lower <= exact.bounds.quadratic.upper + room
+    assert exact.bounds.quadratic.lower <= found.upper + room
+    bounds = bounds_with_weights(objective, f, weights)
+    assert bounds.lower <= exact.lml + room
+    assert exact.lml <= bounds.upper + room
+    assert bounds.lower >= f.bounds.lower
+
+
+def test_without_time_weights_prove_nothing_more() -> None:
+    X, y = regression(100)
+    objective, f = sparse(SIMPLE["matern12"], NOISE, X, y, X[:5])
+    assert bounds_with_weights(objective, f, torch.zeros(100, dtype=torch.float64), time_limit=-1.0) == f.bounds
 
 
 @every_kernel

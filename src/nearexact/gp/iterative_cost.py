@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from nearexact.gp import chain_rule
 from nearexact.gp.budget import held_memory
 from nearexact.gp.exact import fastest
 from nearexact.gp.iterative import PROBES, solving_memory
@@ -48,6 +49,8 @@ FINISHING_SWEEPS, VARIANCE_ITERATIONS, WEIGHT_ITERATIONS = 0.6, 0.9, 2.5
 # Times the root of the mean of k(x, x) − q(x, x), divided by s: iterations until weights are usable, and at most those
 # of an evaluation (10 to 26 on kin40k and protein).
 ITERATIONS_BY_NOISE, EVALUATION_BY_NOISE = 10.0, 30.0
+# The chain rule with up to so many rows given computes half of K each time, not in the best order.
+PROVED_WITH, PROVING_PASSES = 1024, 2.0
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -125,6 +128,10 @@ class EvaluationCost:
         relative = together * (COLUMNS_AS_READING + columns + 1.0) + alone * (COLUMNS_AS_READING + 1.0)
         solving = relative / usual * self.solving(m)
         return FINISHING_SWEEPS * self.sweeping(m) + solving + self.computing(FINISHING_PASSES)
+
+    def proving(self) -> float:
+        """Seconds of bounds on log|K̂| by the chain rule that are worth having, one after the other."""
+        return self.computing(PROVING_PASSES) + self.seconds_per_operation * chain_rule.flops(self.n, PROVED_WITH, 0)
 
     def cheapest(self, sizes: list[int]) -> int:
         """The number of points with which an evaluation takes about the least time, and is not too noisy."""

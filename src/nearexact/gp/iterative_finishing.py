@@ -13,6 +13,7 @@ from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.iterative_cost import variance_seconds
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_plan import IterativePlan
+from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_workbench import Workbench
 from nearexact.gp.nearest_density import best_noise
 from nearexact.gp.neighbours import CALIBRATION_ROWS
@@ -57,8 +58,14 @@ class Finishing:
         finally:
             self.workbench.release()
 
+    def prove(self, model: HeldModel, keep: Keep) -> None:
+        """Tighten what is proved about the likelihood of the exact GP, where there is no factor that tells it."""
+        if isinstance(model.posterior, IterativePosterior):
+            for bound in self.workbench.log_det_bounds(model):
+                keep(model.with_log_det_below(bound))
+
     def _solve(self, model: HeldModel, keep: Keep) -> None:
-        started, (m, rows) = self.plan.timer.seconds(), self.plan.finishing(self.plan.timer.left())
+        started, (m, rows) = self.plan.timer.seconds(), self.plan.finishing(self.plan.left_to_finish())
         keep(model.finished(self.workbench.solver(model, m), self.workbench.new_seed(), rows))
         logger.info(
             "finished with M=%d and %d rows in %.1f s, %.1f predicted", m, rows, self.plan.timer.seconds() - started,
@@ -69,7 +76,7 @@ class Finishing:
         """The exact GP at the θ of the search, where there was no time for an evaluation: the mean, then variances."""
         self._tried_to_solve = True
         timer, cost = self.plan.timer, self.plan.cost
-        m = cost.most_points(self.plan.sizes, SELECTING_SHARE * timer.left())
+        m = cost.most_points(self.plan.sizes, SELECTING_SHARE * self.plan.left_to_finish())
         solver, seed = self.workbench.solver(model, m), self.workbench.new_seed()
         sparse = HeldModel.sparse(model.theta, solver.factorisation)
         keep(sparse)
@@ -85,7 +92,9 @@ class Finishing:
         keep(exact)
         self.plan.cost = cost.after_weights(exact.points, exact.iterations)
         seconds = timer.seconds() - started
-        rows = next((rows for rows in CALIBRATION_ROWS if variance_seconds(seconds, rows) <= timer.left()), 0)
+        rows = next(
+            (rows for rows in CALIBRATION_ROWS if variance_seconds(seconds, rows) <= self.plan.left_to_finish()), 0
+        )
         if rows:
             keep(exact.finished(solver, seed, rows))
 
@@ -93,7 +102,7 @@ class Finishing:
         """θ, or one with more noise, at which the weights can be found in time."""
         assert f.residuals is not None
         bench, layout = self.workbench, self.workbench.layout
-        share = self.plan.cost.least_noise(SOLVING_SHARE * self.plan.timer.left())
+        share = self.plan.cost.least_noise(SOLVING_SHARE * self.plan.left_to_finish())
         least, (kernel, noise) = share * float(f.residuals.nanmean()), layout.unpack(theta)
         if noise >= least:
             return theta

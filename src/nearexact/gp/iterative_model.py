@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from nearexact.evidence import STANDARD_ERRORS
-from nearexact.gp.bounds import LikelihoodBounds
+from nearexact.gp.bounds import Interval, LikelihoodBounds
 from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.iterative import Estimate
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
@@ -73,6 +73,13 @@ class HeldModel:
         value = self.value if self.estimate is not None else bounds.lower
         points = len(posterior.Z)
         return replace(self, value=value, bounds=bounds, points=points, posterior=posterior, iterations=end.iterations)
+
+    def with_log_det_below(self, bound: float) -> HeldModel:
+        """The same, where log|K̂| is known to be no larger than this; then no estimate of the likelihood is too low."""
+        bounds, estimate = self.bounds.meet(log_det=Interval(upper=bound)), self.estimate
+        if estimate is not None:
+            estimate = replace(estimate, value=max(estimate.value, bounds.lower), bounds=bounds)
+        return replace(self, value=max(self.value, bounds.lower), bounds=bounds, estimate=estimate)
 
     def factorised(self, posterior: ExactPosterior) -> HeldModel:
         """The same by one Cholesky factor: nothing is estimated any more."""

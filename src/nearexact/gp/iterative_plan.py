@@ -22,6 +22,7 @@ FEWEST_EVALUATIONS = 2.5  # that there must be time for: with fewer θ stays whe
 MUCH_CHEAPER = 0.7  # of what it takes with the points at hand: then others are worth being selected
 CHEAP_BOUND = 0.2  # of an evaluation: then many steps on a sparse GP's bound are worth more than a few of the other
 FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rounding and for variances
+PROVING_SHARE = 0.05  # the same for bounds on the likelihood
 FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
 FACTORISATIONS = 2.5  # that there must be time for, to plan one for the end; else there is one if time is left over
 # Iterations of an evaluation, and nats per row between its estimate and the proved bound, up to which a factor would
@@ -116,7 +117,16 @@ class IterativePlan:
         if self._factorises:
             return 1.5 * self._factorisation_seconds
         share = FINISHING_SHARE * self.timer.time_limit
-        return max(min(self.cost.finishing(*self.finishing(share)), share), self._kept)
+        finishing = min(self.cost.finishing(*self.finishing(share)), share)
+        return max(finishing + self.proving_seconds(), self._kept)
+
+    def proving_seconds(self) -> float:
+        """What is kept of that for bounds by the chain rule."""
+        return min(self.cost.proving(), PROVING_SHARE * self.timer.time_limit)
+
+    def left_to_finish(self) -> float:
+        """Seconds for weights and variances."""
+        return self.timer.left() - self.proving_seconds()
 
     @contextlib.contextmanager
     def another_start(self, model: HeldModel) -> Iterator[None]:

@@ -163,6 +163,7 @@ class IterativeTraining:
             self._others = OtherStarts(self.search, theta)
             end = self._follow(self._others)
         self._finishing.finish(self._held(), self._keep)
+        self._finishing.prove(self._held(), self._keep)
         if not self._recorded:
             stage_end = next((stage for stage in (StageEnd.TIME_LIMIT, StageEnd.FAILED) if stage == end), None)
             end = self._record(stage_end or StageEnd.COMPLETE, end) or end

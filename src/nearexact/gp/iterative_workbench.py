@@ -6,13 +6,14 @@ There is one objective at a time, since it may keep the kernel matrix.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from nearexact.gp.budget import Timer, held_memory
+from nearexact.gp.chain_rule import log_det_bounds
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.flops import cholesky_flops, feature_count, kernel_flops, selection_flops, sparse_flops
 from nearexact.gp.inducing import select
@@ -86,6 +87,20 @@ class Workbench:
     def count_sweeps(self, evaluations: int, m: int) -> None:
         """Operations of so many evaluations of a sparse GP."""
         self._flops += evaluations * sparse_flops(len(self.y), m, self._n_features)
+
+    def log_det_bounds(self, model: HeldModel) -> Iterator[float]:
+        """Lower and lower upper bounds on log|K̂| at the θ of a model, while there is time."""
+        self.release()
+        for bound, flops in log_det_bounds(
+            *self.layout.unpack(model.theta),
+            self.X,
+            timer=self.timer,
+            memory=self.memory,
+            row_noise=self.row_noise,
+            seed=self.new_seed(),
+        ):
+            self._flops += flops
+            yield bound
 
     def solver(self, model: HeldModel, m: int) -> ModelSolver:
         """For a model, with its own points or with more of them."""

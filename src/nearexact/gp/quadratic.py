@@ -24,6 +24,7 @@ from nearexact.gp.factorisation import Factorisation
 from nearexact.gp.kernel_product import KernelProduct
 from nearexact.gp.linalg import as_columns, solve_rows, with_fours
 from nearexact.gp.rounding import lost_share
+from nearexact.gp.row_noise import scaled_rows
 from nearexact.gp.sparse import SparseObjective
 
 SETTLED_PER_POINT = 1e-4  # nats: a hundredth of the gap that certifies
@@ -113,22 +114,32 @@ def system_of(objective: SparseObjective, f: Factorisation) -> System:
     return System(product, precondition.solve, f.y, precondition.rounding)
 
 
+def quadratic_of(objective: SparseObjective, f: Factorisation, v: Tensor, check: Callable[[], None]) -> Interval:
+    """Where yᵀK̂⁻¹y lies, from weights v that nearly solve K̂v = y."""
+    product, solve, y, rounding = system_of(objective, f)
+    v = as_columns(v if f.scales is None else scaled_rows(v, 1.0 / f.scales))
+    r = as_columns(y) - product(v, check)
+    return _quadratic(as_columns(y), v, r, solve(r, check)[1], rounding)
+
+
 def conjugate_gradients(
     objective: SparseObjective,
     f: Factorisation,
     *,
+    bounds: LikelihoodBounds | None = None,
     tolerance: float | None = None,
     check: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Iteration]:
     """The bounds of a sparse GP's last factorisation, tightened by conjugate gradients on K̂v = y from v = 0.
 
-    The iterations end when what the quadratic form leaves open is below `tolerance` (nats; by default when closing it
-    would hardly change the gap), or when it no longer shrinks. The best of each side is kept, so that more iterations
-    never give looser bounds. `check` is called often; an exception that it raises ends the iterations.
+    Others than its own `bounds` may be known already. The iterations end when what the quadratic form leaves open is
+    below `tolerance` (nats; by default when closing it would hardly change the gap), or when it no longer shrinks. The
+    best of each side is kept, so that more iterations never give looser bounds. `check` is called often; an exception
+    that it raises ends the iterations.
     """
     started = clock()
-    bounds = f.bounds
+    bounds = f.bounds if bounds is None else bounds
     if tolerance is None:
         tolerance = max(SETTLED_PER_POINT * f.n, SETTLED_SHARE * bounds.trace_gap)
     product, solve, y, rounding = system_of(objective, f)
@@ -151,10 +162,15 @@ def conjugate_gradients(
         r.addcmul_(products, steps, value=-1.0)
         solved, next_rho = solve(r, check)
         number += 1
-        least = float((Y * v).sum()) + float((r * v).sum())  # 2yᵀv − vᵀK̂v, as K̂v = y − r
-        quadratic = Interval(least, least + float(next_rho.sum()) + rounding * float(r.square().sum()))
+        quadratic = _quadratic(Y, v, r, next_rho, rounding)
         bounds = bounds.meet(quadratic=quadratic)
         gaps.append(bounds.residual_gap)
         yield Iteration(number, v.view_as(y), quadratic, bounds, clock() - started)
         shares = torch.where(rho > 0.0, next_rho / rho, 0.0)
         directions, rho = solved.addcmul_(directions, shares), next_rho
+
+
+def _quadratic(Y: Tensor, v: Tensor, r: Tensor, bounds: Tensor, rounding: float) -> Interval:
+    """Bounds on yᵀK̂⁻¹y, summed over targets, with r = y − K̂v and rᵀP⁻¹r of each [T]."""
+    least = float((Y * v).sum()) + float((r * v).sum())  # 2yᵀv − vᵀK̂v, as K̂v = y − r
+    return Interval(least, least + float(bounds.sum()) + rounding * float(r.square().sum()))
