@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nearexact.gp.budget import Timer
+from nearexact.gp.enough_noise import CLEARLY, NOISES
 from nearexact.gp.linalg import as_columns
 from nearexact.gp.neighbours import nearest_rows
 from nearexact.gp.row_noise import RowNoise, noise_variances
@@ -29,10 +30,8 @@ TESTED_ROWS = 256
 NEAREST = 128  # rows that a tested one is predicted from
 ROWS_AT_ONCE = 64
 MOST_COMPARED = 6  # optima: those of the last subset, then those of smaller ones
-NOISES = tuple(10.0 ** (0.5 * power) for power in range(-9, 1))  # that are tried besides an optimum's own
 NEARLY_EQUAL = 1e-3  # variance of the difference of two rows' functions, relative to that of y, or less than the noise
 SHARE_OF_TIME = 0.05  # of the time limit, for all comparisons
-CLEARLY = 0.05  # nats per row by which another θ must be better than the best one of the subset
 
 
 def best_with_all_rows(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from nearexact.gp.enough_noise import with_enough_noise
 from nearexact.gp.known_optimum import RIVAL, SubsetOptimum
 
 if TYPE_CHECKING:
@@ -42,6 +43,17 @@ class Rivals:
         others = [other for other in self.near_best() if other not in carried and other not in self.left_behind]
         self.left_behind += [other for other in others if not self.search.hills.are_one(other, carried[0])]
         return carried
+
+    def carry_on_to(self, rows: int) -> list[SubsetOptimum]:
+        """The same, with enough noise for so many rows; where the best falls with them, in the order that they show."""
+        search, carried = self.search, self.carry_on()
+        search.earlier += carried
+        objective, before = search.objective(rows), search.rounds[-1].rows
+        found = [with_enough_noise(objective, optimum, before) for optimum in carried]
+        search.flops += sum(one.factorisations for one in found) * search.factorisation_flops(rows)
+        if found[0].has_fallen:
+            found.sort(key=lambda one: -one.likelihood)
+        return [one.optimum for one in found]
 
     def near_best(self) -> list[SubsetOptimum]:
         """Other optima that explain the last subset nearly as well as the best; some may be on one hill with it."""

@@ -25,7 +25,7 @@ import torch
 from nearexact.gp.budget import Timer
 from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
-from nearexact.gp.flops import exact_flops, feature_count
+from nearexact.gp.flops import cholesky_flops, exact_flops, feature_count, kernel_flops
 from nearexact.gp.group_climbs import GroupClimbs
 from nearexact.gp.hills import Hills
 from nearexact.gp.known_optimum import KnownOptimum, SubsetOptimum, until_settled
@@ -162,15 +162,14 @@ class Search:
         if last.rows == rows:
             self.settle(objective, seconds)
             return
-        leader, *others = self.rivals.carry_on()
+        leader, *others = self.rivals.carry_on_to(rows)
         start = StartingPoint(leader.theta, self.curvature(leader.theta, rows))
         try:
             optimum = self.ascent(objective, start, seconds - (self.timer.seconds() - started), settings=POLISH)
         except NumericalError as error:
             logger.debug("the best could not be climbed from on %d rows: %s", rows, error)
             return
-        self.earlier += [leader, *others]
-        self.waiting = [(other, (leader.likelihood - other.likelihood) / last.rows) for other in others]
+        self.wait_for(others)
         self.hills = self._hills(rows)
         tried = Tried(rows, self.hills, finished=False)
         self._compare(objective, tried, start, optimum)
@@ -337,6 +336,15 @@ class Search:
     def evaluation_flops(self, rows: int) -> float:
         """Operations of an evaluation with so many rows."""
         return exact_flops(rows, self._n_features)
+
+    def factorisation_flops(self, rows: int) -> float:
+        """The same without a gradient."""
+        return cholesky_flops(rows) + kernel_flops(rows, rows, self._n_features)
+
+    def wait_for(self, optima: list[SubsetOptimum]) -> None:
+        """What is to be tried on a larger subset, with how far below the best it was on the last one, per row."""
+        highest, rows = self.candidates[0].likelihood, self.rounds[-1].rows
+        self.waiting = [(optimum, (highest - optimum.likelihood) / rows) for optimum in optima]
 
     def _leaders_seconds(self, rows: int) -> float:
         """What it takes to carry the best optimum of so many rows on to all larger subsets, and to polish it there."""

@@ -122,9 +122,8 @@ class SearchStarts:
 
     def following(self, rows_now: int) -> Iterator[Group]:
         """The best of the last subset, and, while that is cheap, rough ones: more rows show finer details."""
-        carried, rows = self.search.rivals.carry_on(), self.search.rounds[-1].rows
-        self.search.earlier += carried
-        self.search.waiting = [(c, (carried[0].likelihood - c.likelihood) / rows) for c in carried]
+        carried = self.search.rivals.carry_on_to(rows_now)
+        self.search.wait_for(carried)
         return self._following(carried, rows_now)
 
     def _following(self, carried: list[SubsetOptimum], rows_now: int) -> Iterator[Group]:
