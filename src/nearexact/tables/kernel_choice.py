@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from nearexact.gp.budget import Timer
+from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.exact import ExactObjective, exact_memory
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
 from nearexact.gp.parameters import LogCoordinates, ParameterLayout
+from nearexact.gp.posterior import ExactPosterior
 from nearexact.gp.row_noise import noise_of
 from nearexact.gp.rows import LocalRows
-from nearexact.gp.safety import NumericalError
+from nearexact.gp.safety import DEFAULT_NUMERICS, NumericalError, Numerics
 from nearexact.gp.starts import SMOOTH_NOISE, START_NOISE, Start, rough_start, with_less_influence
 from nearexact.gp.subsets import subset_order, subset_sizes
 from nearexact.kernels import Kernel, Linear
@@ -33,6 +34,7 @@ from nearexact.known_noise import KnownNoise
 from nearexact.limits import memory_budget
 from nearexact.scaling import Scaling
 from nearexact.tables.kernel_names import COMPARED, LINEAR, SIMPLE, SIMPLEST, SPLIT
+from nearexact.tables.little_noise import LessNoise, with_less_noise
 from nearexact.tables.named_kernels import kernel_with_origin
 from nearexact.tables.splits import best_cuts, best_splits
 from nearexact.typing import FloatArray, IndexArray
@@ -50,6 +52,7 @@ COST_POWER = 2.0  # of the rows: an evaluation grows faster, but fewer are neede
 UNTRIED = "not tried: no time was left"
 NO_MEMORY = "not tried: the memory limit allows no subset of the rows"
 CUT_SHORT = "cut short by the time limit"
+LITTLE_NOISE = "with less noise than usual"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Choice:
     rows: int = 0  # of the subset that decided; 0 if there was none
     optimum: KernelOptimum | None = None
     order: IndexArray | None = None  # positions of rows; each subset is a beginning of it
+    less_noise: LessNoise | None = None  # where there is less than usual
 
     @property
     def start(self) -> Start | None:
@@ -151,7 +155,7 @@ def choose(
     The same seed gives the same choice, as far as the time limit allows.
     """
     timer = Timer(time_limit, clock)
-    contest = _Contest(np.asarray(X, dtype=np.float64), np.asarray(y), noise, timer, memory_limit, seed, on_trial)
+    contest = Contest(np.asarray(X, dtype=np.float64), np.asarray(y), noise, timer, memory_limit, seed, on_trial)
     starts = [contest.first_starts, contest.second_starts]
     rounds = [(rows, start) for rows in contest.sizes[:1] for start in starts]
     rounds += [(rows, contest.next_starts) for rows in contest.sizes[1:]]
@@ -172,8 +176,9 @@ def choose(
             raise NumericalError(f"no kernel could be computed; the first one said: {contest.trials[0].note}")
         return Choice(SIMPLEST, contest.kernels[SIMPLEST], tuple(contest.trials))
     best = best_of(standing)
-    optimum = contest.optima[best.kernel]
-    return Choice(best.kernel, contest.kernels[best.kernel], tuple(contest.trials), best.rows, optimum, contest.order)
+    kernel, optimum = contest.kernels[best.kernel], contest.optima[best.kernel]
+    choice = Choice(best.kernel, kernel, tuple(contest.trials), best.rows, optimum, contest.order)
+    return with_less_noise(contest, standing, choice)
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -194,7 +199,7 @@ def finalists(trials: Sequence[Trial], number: int) -> list[str]:
     return [trial.kernel for trial in trials if trial.kernel in best]
 
 
-class _Contest:
+class Contest:
     """Kernels that are optimised on the same rows, what was found, and the time that is left."""
 
     def __init__(
@@ -225,6 +230,7 @@ class _Contest:
         self.X, self.y = X[self.order], y[self.order]
         everything = None if noise is None else noise.standardised(scaling_y, torch.device("cpu"))
         self.row_noise = noise_of(everything, torch.from_numpy(self.order))
+        self.numerics = DEFAULT_NUMERICS
         self.trials: list[Trial] = []
         self.optima: dict[str, KernelOptimum] = {}
 
@@ -239,6 +245,30 @@ class _Contest:
         last = {trial.kernel: trial for trial in self.trials}
         seconds = [last[name].seconds * (rows / last[name].rows) ** COST_POWER for name in names if last[name].rows]
         return float(sum(seconds))
+
+    def begin_again(self, numerics: Numerics, share: float) -> None:
+        """Other bounds on the noise, nothing found yet, and so much of the time limit on top of what is left."""
+        self.numerics, self.optima = numerics, {}
+        self.timer = Timer(self.timer.left() + share * self.timer.time_limit, self.timer.clock)
+
+    def followed(self, name: str, rows: int) -> KernelOptimum | None:
+        """Where a kernel leads from a smooth start through subsets up to so many rows, if that can be computed.
+
+        The smallest subset is left out: with so few rows next to no noise explains anything. TimeIsUpError says that
+        time is, before the last of them.
+        """
+        sizes = [size for size in self.sizes if size <= rows]
+        for size in sizes[1:] or sizes:
+            trial = self._attempt(name, size, self.next_starts if name in self.optima else _smooth_start)
+            self.trials.append(trial)
+            if trial.note == UNTRIED or (trial.note == CUT_SHORT and size < rows):
+                raise TimeIsUpError
+        found = self.optima.get(name)
+        return found if found is not None and found.rows == rows else None
+
+    def model(self, optimum: KernelOptimum) -> ExactPosterior:
+        """The exact GP of the rows that an optimum was found on."""
+        return self._objective(optimum.name, optimum.rows).factorise(optimum.kernel, optimum.noise_variance)
 
     def refuse_all(self, note: str) -> None:
         """Record that nothing could be tried."""
@@ -277,8 +307,7 @@ class _Contest:
         if self.timer.left() <= 0.0:
             return self._tell(Trial(name, -math.inf, 0, 0.0, UNTRIED))
         started = self.timer.seconds()
-        data, noise = (self.X[:rows], self.y[:rows]), noise_of(self.row_noise, slice(rows))
-        objective = ExactObjective(self.kernels[name], START_NOISE, *data, row_noise=noise)
+        objective = self._objective(name, rows)
         places, note = starts(name, objective.layout), ""
         try:
             theta = places[0] if len(places) == 1 else min(places, key=lambda place: objective(place)[0])
@@ -292,13 +321,18 @@ class _Contest:
             )
             kernel, noise_variance = objective.layout.unpack(LogCoordinates.to_theta(optimum.theta))
             self._keep(KernelOptimum(name, kernel, noise_variance, -optimum.value, rows))
-            note = CUT_SHORT if optimum.reason is OptimiserEnd.TIME_LIMIT else ""
+            note = "" if self.numerics is DEFAULT_NUMERICS else LITTLE_NOISE
+            note = CUT_SHORT if optimum.reason is OptimiserEnd.TIME_LIMIT else note
         except NumericalError as error:
             note = str(error)
         best = self.optima.get(name)
         likelihood = best.likelihood if best is not None and best.rows == rows else -math.inf
         seconds = self.timer.seconds() - started
         return self._tell(Trial(name, likelihood, rows, seconds, note, len(objective.theta0)))
+
+    def _objective(self, name: str, rows: int) -> ExactObjective:
+        data, noise = (self.X[:rows], self.y[:rows]), noise_of(self.row_noise, slice(rows))
+        return ExactObjective(self.kernels[name], START_NOISE, *data, row_noise=noise, numerics=self.numerics)
 
     def _keep(self, optimum: KernelOptimum) -> None:
         before = self.optima.get(optimum.name)
@@ -308,6 +342,10 @@ class _Contest:
     def _tell(self, trial: Trial) -> Trial:
         self.on_trial(trial, self.optima.get(trial.kernel))
         return trial
+
+
+def _smooth_start(_: str, layout: ParameterLayout) -> list[FloatArray]:
+    return [_smooth(layout)]
 
 
 def _smooth(layout: ParameterLayout) -> FloatArray:

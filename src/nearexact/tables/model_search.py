@@ -99,10 +99,10 @@ class ModelSearch:
                 raise
             choice = Choice(self._best.name, self._best.kernel, tuple(self._trials))
             return Found(self._untrained(self._best), choice, interrupted=True)
-        model = self._model(choice.kernel, self._first_seconds(choice.kernel), self.limits.memory)
-        if not _fitted(model, self.X, self.y, choice.start, self.noise):
-            return Found(model, choice, interrupted=True)
-        found = Found(model, choice)
+        found = self._first(choice)
+        if found.interrupted:
+            return found
+        model = found.model
         try:
             found = replace(found, evaluation=evaluate(model, self.prepared))
             if self.refit:
@@ -116,6 +116,24 @@ class ModelSearch:
 
     # ---- training --------------------------------------------------------------------------------------------------
 
+    def _first(self, choice: Choice) -> Found:
+        """The model that is tested. With less noise than usual it must be as good as rows left out have promised."""
+        seconds, less_noise = self._first_seconds(choice.kernel), choice.less_noise
+        if less_noise is not None and self._way(choice.kernel, seconds) != "cholesky":
+            return self._first(less_noise.instead)
+        model = self._model(choice, seconds, self.limits.memory)
+        try:
+            ended = _fitted(model, self.X, self.y, choice.start, self.noise)
+        except NumericalError as error:
+            if less_noise is None:
+                raise
+            self.on_event(f"less noise than usual was tried: {error}: trained again")
+            return self._first(less_noise.instead)
+        if ended and less_noise is not None and not less_noise.is_borne_out_by(model._posterior):
+            self.on_event("less noise than usual was tried, and rows left out are predicted worse: trained again")
+            return self._first(less_noise.instead)
+        return Found(model, choice, interrupted=not ended)
+
     def _refitted(self, found: Found) -> Found:
         """The same after training on all rows, from the hyperparameters that were found; as it is if that fails."""
         tested = found.model
@@ -128,7 +146,7 @@ class ModelSearch:
         memory = self.limits.memory
         if memory is not None:  # the tested model is kept until there is a better one
             memory = max(parse_bytes(memory) - _held_bytes(tested), 1)
-        model = self._model(found.choice.kernel, left, memory)
+        model = self._model(found.choice, left, memory)
         start = (tested.kernel_, tested.noise_variance_)
         try:
             ended = _fitted(model, self.prepared.recipe.frame(values), learnt.y, start, learnt.noise)
@@ -140,6 +158,10 @@ class ModelSearch:
             return replace(found, interrupted=True)
         if model.certificate_.verdict == NOISE:
             self.notes.append("not trained on all rows: with those that were kept back, nothing is learnt any longer")
+            return found
+        less_noise = found.choice.less_noise
+        if less_noise is not None and not less_noise.is_borne_out_by(model._posterior):
+            self.notes.append("not trained on all rows: with so little noise, rows left out were predicted worse")
             return found
         if _is_lesser(model, tested):
             self.notes.append("not trained on all rows: the limits allow only a lesser model of these")
@@ -174,9 +196,12 @@ class ModelSearch:
     def _of_limit(self, seconds: float) -> str:
         return "" if math.isinf(seconds) else f", {seconds:.0f} s left of {self.limits.written}"
 
-    def _model(self, kernel: Kernel, seconds: float, memory: MemoryLimit) -> GPRegressor:
+    def _model(self, choice: Choice, seconds: float, memory: MemoryLimit) -> GPRegressor:
+        less_noise = choice.less_noise
         model = GPRegressor(
-            kernel,
+            choice.kernel,
+            method="auto" if less_noise is None else "cholesky",
+            noise_bounds=None if less_noise is None else less_noise.bounds,
             time_limit=seconds if math.isfinite(seconds) else None,
             memory_limit=memory,
             random_state=self.seed,
@@ -187,7 +212,7 @@ class ModelSearch:
 
     def _untrained(self, optimum: KernelOptimum) -> GPRegressor:
         """What can be had without further training from what the choice has found."""
-        model = self._model(optimum.kernel, SHORTEST_TRAINING, self.limits.memory)
+        model = self._model(Choice(optimum.name, optimum.kernel), SHORTEST_TRAINING, self.limits.memory)
         _fitted(model, self.X, self.y, (optimum.kernel, optimum.noise_variance), self.noise)
         return model
 
