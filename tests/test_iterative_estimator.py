@@ -58,6 +58,9 @@ def test_the_certificate_names_the_estimate_next_to_what_is_proved(
     assert certificate.lower <= certificate.upper
     assert "standard error" in str(certificate)
     assert "estimated as" in repr(certificate)
+    assert "KL" not in repr(certificate)  # the ELBO is that of the preconditioner
+    assert "divergence" not in certificate._repr_html_()
+    assert "KL" in repr(cholesky.certificate_)
     assert cholesky.certificate_.estimate is None
     assert "estimated" not in repr(cholesky.certificate_)
     assert abs(iterative.elbo_ - cholesky.elbo_) <= 0.01 * len(Y)

@@ -115,6 +115,14 @@ class Certificate:
         return self.upper - self.elbo
 
     @property
+    def divergence(self) -> str:
+        """The same in words; empty where the likelihood was estimated: then the posterior is the exact one.
+
+        The ELBO is that of the sparse GP which conjugate gradients were preconditioned with.
+        """
+        return "" if self.estimate is not None else f"at most {self.kl_bound:.4g} nats"
+
+    @property
     def palette(self) -> Palette:
         """The colours in which the verdict is shown."""
         return PALETTES[VERDICT_KINDS.get(self.verdict, "plain")]
@@ -165,7 +173,7 @@ class Certificate:
                 *([f"                           {self.estimated}"] if self.estimated else []),
                 f"  gap per point            {self.gap_per_point:.3g} nats (certified below {CERTIFIED_GAP:g})",
                 f"  gap                      {parts}",
-                f"  KL to exact posterior    at most {self.kl_bound:.4g} nats",
+                *([f"  KL to exact posterior    {self.divergence}"] if self.divergence else []),
                 f"  hyperparameters          {self.about_theta}",
                 f"  cost                     {cost}",
             ]

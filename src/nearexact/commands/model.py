@@ -338,7 +338,7 @@ def _certify(options: argparse.Namespace) -> int:
         certificate_line(result),
         verdict_words(result),
         f"hyperparameters: {certificate.about_theta}",
-        f"divergence from the exact posterior: at most {certificate.kl_bound:.5g} nats",
+        *([f"divergence from the exact posterior: {certificate.divergence}"] if certificate.divergence else []),
     ]
     _result(options, result, lines)
     return 0
