@@ -31,7 +31,9 @@ SQUARE_ARRAYS = 3  # [N, N] arrays that are alive at once, at most: K, its facto
 TRIAL_NOISE, FEWEST_TRIAL_ROWS = 0.1, 100
 TRIAL_WORK = 10**8  # of the kernel matrix of the trial: its rows, squared, times the inputs
 TRIAL_ROWS = 1000  # an evaluation of which tells what one of all rows costs
-TRIALS = 3
+TRIALS, MOST_TRIALS = 3, 20
+LEAST_TIMED = 0.02  # seconds of all trials together
+LEAST_OF_MEAN = 0.5  # that the fastest of them has taken
 CHUNK_ARRAYS = 6  # [rows, N] arrays of a gradient's chunk, besides the kernel's own
 EPS, EPS_32 = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
 # Added to every entry of K, of which it changes no digit but where there is next to nothing. Products of such entries
@@ -276,13 +278,16 @@ def factorisation_seconds(
 
 
 def fastest(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Seconds of a call; the first one is slower, and others may be by chance."""
-    seconds = []
-    for _ in range(TRIALS):
+    """Seconds of a call; the first one is slower, and others may be by chance.
+
+    Clocks of processor time may go in ticks of milliseconds: there single calls may seem to take no time at all.
+    """
+    seconds: list[float] = []
+    while len(seconds) < TRIALS or (sum(seconds) < LEAST_TIMED and len(seconds) < MOST_TRIALS):
         started = clock()
         call()
         seconds.append(clock() - started)
-    return min(seconds)
+    return max(min(seconds), LEAST_OF_MEAN * sum(seconds[1:]) / len(seconds[1:]))
 
 
 def _trial_rows(X: Tensor) -> int:
