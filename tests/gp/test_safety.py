@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import NumericalError, Numerics, Repairs, SparseObjective, gpr_objective, minimise, sgpr_objective
+from nearexact.gp import (
+    NumericalError,
+    Numerics,
+    Repairs,
+    SparseObjective,
+    gpr_objective,
+    minimise,
+    safety,
+    sgpr_objective,
+)
+from nearexact.gp.lapack import cholesky
 from nearexact.gp.safety import (
     ROUNDING_SAFETY,
     clamp_residuals,
@@ -293,3 +303,20 @@ def test_residuals_below_zero_show_how_far_bounds_may_be_off() -> None:
     log_det, quadratic = 60 * 1e-3 / s, f.bounds.quadratic.upper * (1.0 / (1.0 - 1e-3 / s) - 1.0)
     assert f.bounds.lower - looser.bounds.lower == pytest.approx(0.5 * (log_det + quadratic))
     assert looser.bounds.upper > f.bounds.upper
+
+
+def test_jitter_that_is_lost_in_rounding_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight attempts before the one that succeeds all but one would change nothing."""
+    tried: list[float] = []
+
+    def noted(K: torch.Tensor, out: torch.Tensor | None = None) -> tuple[torch.Tensor, bool]:
+        tried.append(float(K[0, 0]) - 1e8)
+        return cholesky(K, out)
+
+    X = torch.linspace(0.0, 1.0, 400, dtype=torch.float64)[:, None]
+    K = SquaredExponential(3.0, 1e8)(X)
+    monkeypatch.setattr(safety, "cholesky", noted)
+    L, jitter = jittered_cholesky(K.clone(), Repairs(), what="K + sI", first_jitter=0.0)
+    assert len(tried) <= 4
+    assert 1e-7 < jitter <= 1e-4
+    assert float((L @ L.T - K).diagonal().mean()) == pytest.approx(jitter, rel=0.5)

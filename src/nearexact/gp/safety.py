@@ -100,12 +100,17 @@ def jittered_cholesky(
 ) -> tuple[Tensor, float]:
     """Lower Cholesky factor of K + jitter·I, and the jitter that it took. K is changed: its diagonal gets the jitter.
 
-    `first_jitter=0` is for matrices that carry noise on their diagonal already: the ladder then starts on failure. The
-    factor may be written into `out`.
+    `first_jitter=0` is for matrices that carry noise on their diagonal already: the ladder then starts on failure, and
+    leaves out what is lost in the rounding errors of a factor. The factor may be written into `out`.
     """
-    jitter = numerics.first_jitter if first_jitter is None else first_jitter
+    first = numerics.first_jitter if first_jitter is None else first_jitter
+    rung = first or numerics.first_jitter
+    ladder = [rung * numerics.jitter_factor**number for number in range(numerics.cholesky_attempts - (first == 0.0))]
     diagonal = K.diagonal().clone()
-    for attempt in range(numerics.cholesky_attempts):
+    if first == 0.0:
+        lost = math.sqrt(len(K)) * torch.finfo(K.dtype).eps * float(diagonal.max()) if len(K) else 0.0
+        ladder = [0.0, *([jitter for jitter in ladder if not jitter < lost] or ladder[-1:])]
+    for attempt, jitter in enumerate(ladder):
         if jitter:
             K.diagonal().copy_(diagonal + jitter)
         L, succeeded = cholesky(K, out)
@@ -114,12 +119,11 @@ def jittered_cholesky(
             repairs.largest_jitter = max(repairs.largest_jitter, jitter)
             repairs.jitters_raised += attempt > 0
             return L, jitter
-        jitter = jitter * numerics.jitter_factor if jitter else numerics.first_jitter
     if not torch.isfinite(diagonal).all() or not torch.isfinite(K).all():
         raise NumericalError(f"{what} has entries that are not finite: look for huge inputs or hyperparameters")
     raise NumericalError(
         f"{what} ({len(K)} x {len(K)}, diagonal {float(diagonal.min()):.3g} to {float(diagonal.max()):.3g}) is not"
-        f" positive definite even with {jitter / numerics.jitter_factor:.0e} added to its diagonal: look for a signal"
+        f" positive definite even with {ladder[-1]:.0e} added to its diagonal: look for a signal"
         " variance that is huge next to the noise, or lengthscales far beyond the range of the inputs"
     )
 
