@@ -21,6 +21,7 @@ from nearexact.gp import (
     sgpr_objective,
 )
 from nearexact.gp.lapack import cholesky
+from nearexact.gp.linalg import sample_gaussian
 from nearexact.gp.safety import (
     ROUNDING_SAFETY,
     clamp_residuals,
@@ -320,3 +321,14 @@ def test_jitter_that_is_lost_in_rounding_is_not_tried(monkeypatch: pytest.Monkey
     assert len(tried) <= 4
     assert 1e-7 < jitter <= 1e-4
     assert float((L @ L.T - K).diagonal().mean()) == pytest.approx(jitter, rel=0.5)
+
+
+def test_draws_are_there_where_rounding_leaves_a_covariance_negative_eigenvalues() -> None:
+    repairs, mean = Repairs(), torch.zeros(3, dtype=torch.float64)
+    axes = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
+    covariance = axes @ torch.diag(torch.tensor([4.0, 1.0, -0.1], dtype=torch.float64)) @ axes.T
+    draws = sample_gaussian(mean, covariance, 20_000, 0, repairs)
+    assert repairs.variances_clamped == 1
+    assert torch.allclose((draws @ axes).var(0), torch.tensor([4.0, 1.0, 0.0], dtype=torch.float64), atol=0.15)
+    with pytest.raises(NumericalError, match="not finite"):
+        sample_gaussian(mean, torch.full((3, 3), torch.nan, dtype=torch.float64), 2, 0, Repairs())

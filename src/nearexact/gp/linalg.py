@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from nearexact.gp.safety import Repairs, jittered_cholesky
+from nearexact.gp.safety import NumericalError, Repairs, clamp_variances, jittered_cholesky
 
 GRAM_BLOCK = 128  # G is symmetric: only blocks of this many columns up to its diagonal are computed
 
@@ -91,8 +91,17 @@ def cholesky_log_det(L: Tensor) -> Tensor:
 
 
 def sample_gaussian(mean: Tensor, covariance: Tensor, n_samples: int, seed: int, repairs: Repairs) -> Tensor:
-    """Draws from N(mean, covariance): [n_samples, N], or [n_samples, N, T] for means [N, T] of several targets."""
-    L, _ = jittered_cholesky(covariance.clone(), repairs, what="the predictive covariance", first_jitter=0.0)
+    """Draws from N(mean, covariance): [n_samples, N], or [n_samples, N, T] for means [N, T] of several targets.
+
+    Where rounding has left it eigenvalues so far below zero that no jitter mends it, these count as zero.
+    """
+    try:
+        L, _ = jittered_cholesky(covariance.clone(), repairs, what="the predictive covariance", first_jitter=0.0)
+    except NumericalError:
+        if not bool(torch.isfinite(covariance).all()):
+            raise
+        values, vectors = torch.linalg.eigh(covariance)
+        L = vectors * clamp_variances(values, repairs).sqrt()
     generator = torch.Generator(device=mean.device).manual_seed(seed)
     normal = torch.randn(n_samples, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
     return mean + (normal @ L.T if mean.ndim == 1 else L @ normal)
