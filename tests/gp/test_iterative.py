@@ -11,29 +11,37 @@ import torch
 from nearexact.gp import gpr_objective, greedy_variance
 from nearexact.gp.block_cg import NotConvergedError
 from nearexact.gp.budget import TimeIsUpError
-from nearexact.gp.iterative import IterativeObjective
+from nearexact.gp.iterative import TOLERANCE, Estimate, IterativeObjective
 from nearexact.gp.kernel_product import KernelProduct
+from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.stored_kernel import Storage, StoredKernel
 from nearexact.kernels import Kernel, SquaredExponential
 from tests.problems import KERNELS, regression, standardised
 from tests.tensors import Allocations
 
+with_both = pytest.mark.parametrize("given", [0, 8], ids=["points", "blocks"])
 every_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS.keys())
 ROUGH, NOISE = SquaredExponential([0.4, 0.5, 0.8], 1.3), 0.05
 
 
 def objective(
-    kernel: Kernel, s: float, n: int, m: int, seed: int = 0, **options: object
+    kernel: Kernel, s: float, n: int, m: int, seed: int = 0, given: int = 0, **options: object
 ) -> tuple[IterativeObjective, np.ndarray, np.ndarray]:
+    """Preconditioned with blocks, each given so many rows, or else with a sparse GP."""
     X, y = standardised(n)
     Z = X[greedy_variance(kernel, X, m, seed=0)]
+    if given:
+        noise = options.get("row_noise")
+        chosen = kernel.for_inputs(X.shape[1]), s, torch.from_numpy(X), given
+        options["blocks"] = RowBlocks.chosen(*chosen, memory=10**9, row_noise=noise)  # type: ignore[arg-type]
     return IterativeObjective(kernel, s, X, y, Z, seed=seed, **options), X, y  # type: ignore[arg-type]
 
 
+@with_both
 @every_kernel
-def test_value_and_gradient_are_unbiased(kernel: Kernel) -> None:
+def test_value_and_gradient_are_unbiased(kernel: Kernel, given: int) -> None:
     """Over many sets of probes, the mean lies within five of its own standard errors of the dense formulas."""
-    one, X, y = objective(kernel, NOISE, 60, 8, tolerance=1e-10)
+    one, X, y = objective(kernel, NOISE, 60, 8, given=given, tolerance=1e-10)
     exact = gpr_objective(kernel, NOISE, X, y)
     expected, expected_gradient = exact(exact.theta0)
     found = [one.with_new_probes(seed)(one.theta0) for seed in range(15)]
@@ -57,15 +65,34 @@ def test_with_all_points_nothing_is_random(kernel: Kernel) -> None:
     assert every.estimate(every.layout.kernel, NOISE).standard_error <= 1e-3
 
 
-def test_the_standard_error_is_honest() -> None:
+@with_both
+def test_the_standard_error_is_honest(given: int) -> None:
     """Two of them on either side hold the truth in about nine of ten cases (Student's t with ten degrees)."""
-    one, X, y = objective(ROUGH, NOISE, 120, 20, tolerance=1e-8)
+    one, X, y = objective(ROUGH, NOISE, 120, 20, given=given, tolerance=1e-8)
     truth = -gpr_objective(ROUGH, NOISE, X, y)(one.theta0)[0]
     estimates = [one.with_new_probes(seed).estimate(ROUGH, NOISE) for seed in range(40)]
     held = sum(abs(e.value - truth) <= 2.0 * e.standard_error for e in estimates)
     assert held >= 30
     spread = float(np.std([e.value for e in estimates]))
     assert 0.7 * spread <= np.mean([e.standard_error for e in estimates]) <= 1.4 * spread
+
+
+def test_noise_falls_as_blocks_are_given_more_rows_and_iterations_too() -> None:
+    errors, iterations = [], []
+    for given in (8, 40, 160):
+        one = objective(ROUGH, NOISE, 400, 20, given=given)[0]
+        estimates = [one.with_new_probes(seed).estimate(ROUGH, NOISE) for seed in range(6)]
+        errors.append(np.mean([e.standard_error for e in estimates]))
+        iterations.append(max(e.iterations for e in estimates))
+    assert errors[0] > 2.0 * errors[1] > 4.0 * errors[2]
+    assert iterations[0] > iterations[1] > iterations[2]
+
+
+def test_blocks_prove_more_than_points_about_the_log_determinant() -> None:
+    by_points, by_blocks = (objective(ROUGH, NOISE, 400, 40, given=given)[0] for given in (0, 80))
+    points, blocks = (one.estimate(ROUGH, NOISE).bounds for one in (by_points, by_blocks))
+    assert blocks.log_det.upper < points.log_det.upper - 10.0
+    assert blocks.log_det.lower == points.log_det.lower
 
 
 def test_noise_falls_as_points_are_added_and_iterations_too() -> None:
@@ -80,16 +107,21 @@ def test_noise_falls_as_points_are_added_and_iterations_too() -> None:
     assert iterations == sorted(iterations, reverse=True)
 
 
+@with_both
 @pytest.mark.parametrize("s", [0.05, 0.002])
-def test_the_tolerance_leaves_no_bias_to_speak_of(s: float) -> None:
-    coarse = [objective(ROUGH, s, 400, 60, seed=seed)[0].estimate(ROUGH, s) for seed in range(2)]
-    fine = [objective(ROUGH, s, 400, 60, seed=seed, tolerance=1e-10)[0].estimate(ROUGH, s) for seed in range(2)]
+def test_the_tolerance_leaves_no_bias_to_speak_of(s: float, given: int) -> None:
+    def estimates(tolerance: float) -> list[Estimate]:
+        ones = [objective(ROUGH, s, 400, 60, seed, given, tolerance=tolerance)[0] for seed in range(2)]
+        return [one.estimate(ROUGH, s) for one in ones]
+
+    coarse, fine = estimates(TOLERANCE), estimates(1e-10)
     for a, b in zip(coarse, fine, strict=True):
         assert abs(a.value - b.value) <= 0.05 * b.standard_error
 
 
-def test_proved_bounds_hold_and_the_quadratic_form_is_nearly_known() -> None:
-    one, X, y = objective(ROUGH, NOISE, 300, 40)
+@with_both
+def test_proved_bounds_hold_and_the_quadratic_form_is_nearly_known(given: int) -> None:
+    one, X, y = objective(ROUGH, NOISE, 300, 40, given=given)
     estimate = one.estimate(ROUGH, NOISE)
     model = gpr_objective(ROUGH, NOISE, X, y).factorise(ROUGH, NOISE)
     assert estimate.bounds.lower <= model.lml <= estimate.bounds.upper
@@ -98,8 +130,9 @@ def test_proved_bounds_hold_and_the_quadratic_form_is_nearly_known() -> None:
     assert estimate.bounds.residual_gap <= 1e-3 * len(y)
 
 
-def test_conjugate_gradients_that_do_not_converge_never_return_a_value() -> None:
-    one, _, _ = objective(ROUGH, 1e-3, 300, 10, most_iterations=5)
+@with_both
+def test_conjugate_gradients_that_do_not_converge_never_return_a_value(given: int) -> None:
+    one, _, _ = objective(ROUGH, 1e-3, 300, 10, given=given, most_iterations=5)
     with pytest.raises(NotConvergedError, match="not converged after 5 iterations"):
         one(one.theta0)
 

@@ -2,7 +2,8 @@
 
 Each column has its own coefficients; what is shared is the work, since a product of K̂ with nine columns costs hardly
 more than one with a single column. A column that has converged is left out of later products. Whatever solution comes
-out is proved: with a preconditioner P ⪯ K̂, rᵀP⁻¹r is an upper bound on the squared error in the norm of K̂.
+out is proved: with P ⪯ K̂, which mostly is the preconditioner, rᵀP⁻¹r is an upper bound on the squared error in the norm
+of K̂.
 """
 
 from __future__ import annotations
@@ -50,20 +51,22 @@ def block_cg(
     tolerance: float | Tensor,
     most_iterations: int,
     exact_multiply: Columns | None = None,
+    squares: Columns | None = None,
     rounding: float = 0.0,
     check: Callable[[], None] = lambda: None,
     on_iteration: Callable[[BlockSolution], None] | None = None,
 ) -> BlockSolution:
     """K̂⁻¹B with residuals whose rᵀP⁻¹r is at most `tolerance` times that of B, which may differ between columns.
 
-    `multiply` makes products with K̂, `precondition` those with P⁻¹. Where products are made in low precision,
+    `multiply` makes products with K̂, `precondition` those with P⁻¹; where that P is not below K̂, `squares` computes
+    rᵀP⁻¹r [C] with another one that is. Where products are made in low precision,
     `exact_multiply` makes them in full: the residuals are then computed again with it, and the iterations begin again
     from there until these are as small as they should be. Iterations that do not get there raise NotConvergedError.
     `rounding` is by how much rᵀP⁻¹r may be off for each rᵀr: it counts as if it were there.
     The coefficients are those of the first pass, as only they belong to B. `check` is called before each product; an
     exception that it raises ends the iterations. What `on_iteration` gets, the next iteration changes.
     """
-    run = _Run(multiply, precondition, B, tolerance, most_iterations, rounding, check, on_iteration)
+    run = _Run(multiply, precondition, B, tolerance, most_iterations, squares, rounding, check, on_iteration)
     run.iterate()
     before = math.inf
     while exact_multiply is not None:
@@ -88,12 +91,13 @@ class _Run:
         B: Tensor,
         tolerance: float | Tensor,
         most_iterations: int,
+        squares: Columns | None,
         rounding: float,
         check: Callable[[], None],
         on_iteration: Callable[[BlockSolution], None] | None,
     ) -> None:
         self.multiply, self.precondition, self.most_iterations = multiply, precondition, most_iterations
-        self.rounding = rounding
+        self.proving_squares, self.rounding = squares, rounding
         self.check, self.on_iteration = check, on_iteration
         self.columns, self.iterations = torch.zeros_like(B), 0
         self.alphas: list[Tensor] = []  # [C] each
@@ -109,6 +113,8 @@ class _Run:
 
     def _bounds(self, residuals: Tensor, squares: Tensor) -> Tensor:
         """Not less than rᵀP⁻¹r, whatever rounding errors have made of it."""
+        if self.proving_squares is not None:
+            squares = self.proving_squares(residuals)
         return squares + self.rounding * _dots(residuals, residuals)
 
     @property

@@ -60,10 +60,14 @@ class Ordered:
         order = torch.randperm(len(groups), generator=generator).tolist()
         return Ordered(kernel, features, diagonal, noises, [groups[i] for i in order])
 
+    def known(self, number: int, given: int) -> Tensor:
+        """So many of the rows before a block that tell most about it."""
+        block = self.blocks[number]
+        return self._telling_most(block, torch.cat([block[:0], *self.blocks[:number]]), given)
+
     def log_det(self, number: int, given: int) -> float:
         """log|K̂| of a block given so many of the rows before it; and no less than that, in spite of rounding."""
-        block = self.blocks[number]
-        known = self._telling_most(block, torch.cat([block[:0], *self.blocks[:number]]), given)
+        known, block = self.known(number, given), self.blocks[number]
         rows = torch.cat([known, block])
         K = self.kernel.gram(self.features[rows])
         K.diagonal().add_(self.noise[rows])
@@ -71,12 +75,7 @@ class Ordered:
         if not is_factor:
             raise NumericalError("a block of K has no Cholesky factor")
         log_det = 2.0 * float(L.diagonal()[len(known) :].log().sum())
-        return log_det + 2.0 * self._error(rows)
-
-    def _error(self, rows: Tensor) -> float:
-        """Of half a log determinant of these rows."""
-        least, eps = float(self.noise[rows].min()), torch.finfo(self.diagonal.dtype).eps
-        return rounding_error(relative_rounding(self.diagonal[rows], least, eps))
+        return log_det + log_det_error(self.diagonal[rows], self.noise[rows])
 
     def _near(self, rows: Tensor, most: int) -> Iterator[Tensor]:
         """These rows in groups, each halved by which of two rows far from each other its rows are nearer to."""
@@ -162,7 +161,7 @@ def log_det_bound(
     A few matrices of these and the block must fit into the memory. `check` is called between blocks.
     """
     ordered = Ordered.of(kernel, noise_variance, X, row_noise, block_rows(given), seed)
-    abreast = max(memory // needed_memory(kernel, given), 1)
+    at_most = abreast(memory, kernel, given)
 
     def work(numbers: Sequence[int], check: Check) -> float:
         total = 0.0
@@ -171,7 +170,18 @@ def log_det_bound(
             total += ordered.log_det(number, given)
         return total
 
-    return math.fsum(by_columns(len(ordered.blocks), work, check, device=X.device, at_most=abreast))
+    return math.fsum(by_columns(len(ordered.blocks), work, check, device=X.device, at_most=at_most))
+
+
+def log_det_error(diagonal: Tensor, noise: Tensor) -> float:
+    """By how much rounding may change log|K̂| of rows with these k(x, x) and noise variances."""
+    eps = torch.finfo(diagonal.dtype).eps
+    return 2.0 * rounding_error(relative_rounding(diagonal, float(noise.min()), eps))
+
+
+def abreast(memory: int, kernel: Kernel, given: int) -> int:
+    """How many blocks there is memory for at once."""
+    return max(memory // needed_memory(kernel, given), 1)
 
 
 def block_rows(given: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from nearexact.gp.block_cg import BlockSolution, NotConvergedError, block_cg
+from nearexact.gp.block_preconditioner import BlockPreconditioner
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.stored_kernel import Storage, StoredKernel
 
@@ -21,7 +22,8 @@ ROUNDING_SHARE, ROUNDING_OF_UNEXPLAINED = 0.1, 1e-3
 class ColumnSolver:
     """Solves with what `precondition` holds at the moment, and with K at its θ.
 
-    K is kept in 64 bits where 32 are too few, or if `in_full` says that they are; then it is true afterwards, too.
+    `blocks` precondition in its place, if there are any; what `precondition` says is still what is proved. K is kept in
+    64 bits where 32 are too few, or if `in_full` says that they are; then it is true afterwards, too.
     """
 
     def __init__(
@@ -30,9 +32,11 @@ class ColumnSolver:
         precondition: Preconditioner,
         check: Callable[[], None] = lambda: None,
         *,
+        blocks: BlockPreconditioner | None = None,
         in_full: bool = False,
     ) -> None:
-        self.product, self.precondition, self.check, self.in_full = product, precondition, check, in_full
+        self.product, self.precondition, self.blocks = product, precondition, blocks
+        self.check, self.in_full = check, in_full
         self._keep_kernel()
 
     def __call__(
@@ -46,10 +50,11 @@ class ColumnSolver:
         is_rounded = self.product.storage is Storage.FLOAT32
         return block_cg(
             lambda D: self.product(D, self.check),
-            lambda R: self.precondition.solve(R, self.check)[0],
+            lambda R: self._solve(R)[0],
             B,
             tolerance=tolerance,
             most_iterations=most_iterations,
+            squares=None if self.blocks is None else lambda R: self.precondition.solve(R, self.check)[1],
             rounding=self.precondition.rounding,
             exact_multiply=(lambda D: self.product.in_full(D, self.check)) if is_rounded else None,
             check=self.check,
@@ -83,12 +88,16 @@ class ColumnSolver:
         """
         if self.product.storage is not Storage.FLOAT32:
             return True
-        first, before = self.precondition.solve(B, self.check)
+        first, before = self._solve(B)
         product = self.product(first, self.check)
         errors = self.product.rounding_errors(first, product) / self.precondition.f.noise_variance
         unexplained = (first * product).sum(0) / before - 1.0  # bᵀP⁻¹(K̂ − P)P⁻¹b/bᵀP⁻¹b
-        allowed = (ROUNDING_OF_UNEXPLAINED * unexplained).clamp_(min=ROUNDING_SHARE * tolerance)
+        allowed = (ROUNDING_OF_UNEXPLAINED * unexplained.abs()).clamp_(min=ROUNDING_SHARE * tolerance)
         return bool((errors <= allowed * before).all())
+
+    def _solve(self, R: Tensor) -> tuple[Tensor, Tensor]:
+        """P⁻¹R and rᵀP⁻¹r with the P that preconditions."""
+        return (self.blocks or self.precondition).solve(R, self.check)
 
     def _keep_kernel(self) -> None:
         f = self.precondition.f

@@ -17,6 +17,9 @@ leaves unexplained: so the noise of the estimate vanishes as M grows, and M is a
 #   K̄_ZZ   = −L⁻ᵀ VP̄Vᵀ L⁻¹ = ½ L⁻ᵀ(B⁻¹G/s − mean (Vb)(Vb)ᵀ) L⁻¹          [M, M]
 #   ∂/∂s   = ½vᵀv − ½ [tr P⁻¹ + mean (aᵀb − bᵀb)],  tr P⁻¹ = (N − tr(B⁻¹G)/s)/s
 #
+# With the P of row_blocks.py, P̄ is the adjoint of mean log N(z | 0, P) with z as it is, whose derivative
+# −½ [tr P⁻¹∂P − mean bᵀ∂Pb] is computed block by block.
+#
 # Of several targets each has its own v, and what comes from the determinant counts T times. With noise that differs
 # from row to row all of this is of scaled rows (row_noise.py), where K̄ gets back the factors: v, a and b become Ωv, Ωa
 # and Ωb. In ∂/∂s rows are weighted: there v_n² becomes c_n v_n², and tr P⁻¹ = (Σe_n − tr(B⁻¹G_e)/s)/s as in sparse.py.
@@ -36,6 +39,7 @@ from torch import Tensor
 
 from nearexact.gp.block_cg import BlockSolution
 from nearexact.gp.block_columns import Check, by_columns, most_cores
+from nearexact.gp.block_preconditioner import BlockPreconditioner
 from nearexact.gp.bounds import Interval, LikelihoodBounds, likelihood
 from nearexact.gp.column_solver import MOST_ITERATIONS, ColumnSolver
 from nearexact.gp.factorisation import Factorisation
@@ -51,6 +55,7 @@ from nearexact.gp.noise_derivative import weighted_gram
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.quadratic import Preconditioner
 from nearexact.gp.rounding import check_digits
+from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.row_noise import RowNoise, scaled_rows
 from nearexact.gp.safety import NumericalError, Numerics, Repairs, numerics_for
 from nearexact.gp.sparse import SparseObjective
@@ -67,7 +72,6 @@ TOLERANCE = 1e-4  # of rᵀP⁻¹r, relative to its start
 GRADIENT_ROWS = 384  # of a block of K̄, and as many columns
 COLUMN_ARRAYS = 14  # [N, probes + 1] arrays that are alive at once, at most
 BLOCK_ARRAYS = 4  # blocks of K or K̄ that are alive at once, at most, besides the kernel's own
-LEAST_EIGENVALUE = 1.0  # of a Lanczos matrix, since P ⪯ K̂
 
 
 @dataclass
@@ -94,7 +98,8 @@ class Estimate:
 class IterativeObjective:
     """The negative estimate and its gradient as a function of θ, for fixed data, inducing points and probes.
 
-    `tolerance` is what conjugate gradients reduce rᵀP⁻¹r to, relative to its start. With `in_full` K is kept in 64
+    With `blocks` these precondition in the place of the sparse GP, which still proves the bounds. `tolerance` is what
+    conjugate gradients reduce rᵀP⁻¹r to, with P of the sparse GP, relative to its start. With `in_full` K is kept in 64
     bits, as it is whenever 32 have proved too few. `check` is called often; an exception that it raises ends an
     evaluation. Conjugate gradients that do not converge raise NotConvergedError: cut off too early, they would make the
     estimate too high. Not for use by two threads at once.
@@ -111,6 +116,7 @@ class IterativeObjective:
         row_noise: RowNoise | None = None,
         probes: int = PROBES,
         tolerance: float = TOLERANCE,
+        blocks: RowBlocks | None = None,
         seed: int = 0,
         most_iterations: int = MOST_ITERATIONS,
         in_full: bool = False,
@@ -124,7 +130,7 @@ class IterativeObjective:
         # V is needed for every product with P⁻¹, so that sums that do without it save nothing.
         with_V = replace(numerics or numerics_for(noise_variance), direct_condition=0.0)
         X, y = as_training_data(X, y)
-        needed = solving_memory(kernel, len(X), probes + y[0].numel() - 1)
+        needed = solving_memory(kernel, len(X), probes + y[0].numel() - 1) + (0 if blocks is None else blocks.memory)
         budget = memory_budget(memory_limit, X.device)
         if needed >= budget:
             raise ValueError(
@@ -138,6 +144,7 @@ class IterativeObjective:
         self.theta0 = self.sparse.theta0
         self.X, self.y = self.sparse.X, self.sparse.y
         self.tolerance, self.most_iterations, self.check = tolerance, most_iterations, check
+        self.blocks = blocks
         self.product = StoredKernel(self.X, self.sparse.spare_memory)
         self.flops, self.timing, self.clock = 0.0, Timing(), clock
         self._n_features = feature_count(self.layout.kernel, self.X)
@@ -171,21 +178,18 @@ class IterativeObjective:
     def evaluate(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensors, float]:
         """The estimate, and its derivatives by the kernel's parameters and by the noise variance."""
         started = self.clock()
-        estimate, A, B = self._solve(kernel, noise_variance)
-        f, v, s, p = estimate.factorisation, estimate.solution, noise_variance, A.shape[1]
-        targets, B_rows = f.targets, scaled_rows(B, f.scales)
+        estimate, probes, A, B = self._solve(kernel, noise_variance)
+        f, v = estimate.factorisation, estimate.solution
+        B_rows = scaled_rows(B, f.scales)
         gradients = self._exact_part(f.kernel, v, A, B_rows)
         self.check()
-        VB = self._times_V(f, B)
-        B_inv_G = torch.cholesky_solve(f.G, f.L_B)  # [M, M]
-        by_noise = self._by_noise(f, v, A, B_rows, B_inv_G)
-        G_bar2 = torch.cholesky_inverse(f.L_B).div_(-s / targets)  # −B⁻¹/s
-        self.sparse.second_sweep(f, G_bar2, B, VB / (p / targets))
-        W = (B_inv_G / s).addmm_(VB.T, VB, alpha=-1.0 / p)  # B⁻¹G/s − mean (Vb)(Vb)ᵀ  [M, M]
-        f.cross.add_adjoint(f.features_Z, congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(0.5 * targets))
-        add_to(gradients, f.cross.gradients())
-        n, m = f.n, len(f.Z)
-        self.flops += sparse_gradient_flops(n, m, self._n_features) + kernel_gradient_flops(n, n, self._n_features)
+        if self.blocks is None:
+            own, by_noise = self._sparse_part(f, B)
+        else:
+            own, by_noise = self._blocks_part(self.blocks, f, probes)
+        add_to(gradients, own)
+        by_noise += self._exact_part_by_noise(f, v, A, B_rows)
+        self.flops += kernel_gradient_flops(f.n, f.n, self._n_features)
         self.timing.seconds = self.clock() - started
         return estimate, gradients, by_noise
 
@@ -199,8 +203,8 @@ class IterativeObjective:
         )
         self._epsilon_Z, self._epsilon_X = epsilon_Z.to(self.X.device), epsilon_X.to(self.X.device)  # ε and ε′
 
-    def _solve(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensor, Tensor]:
-        """The estimate, and of each probe a = K̂⁻¹z and, of scaled rows, b = P⁻¹z as columns [N, p]."""
+    def _solve(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensor, Tensor, Tensor]:
+        """The estimate, and columns [N, p]: probes z and b = P⁻¹z of scaled rows, a = K̂⁻¹z of unscaled ones between."""
         s = noise_variance
         self.check()
         f = self.sparse.factorise(kernel, s, residuals=True)
@@ -208,17 +212,20 @@ class IterativeObjective:
             raise NumericalError("tr(K − Q) is negative by more than rounding: look for a kernel that is not one")
         precondition = Preconditioner(self.sparse, f)
         check_digits(precondition.trace, s)
-        probes = math.sqrt(s) * self._epsilon_X
-        for rows, V in self.sparse.rows_of_V(f):
-            probes[rows].addmm_(V, self._epsilon_Z)  # Vᵀε + √s ε′
+        blocks = None if self.blocks is None else BlockPreconditioner(self.blocks, f, self.check)
+        P = blocks or precondition
+        if blocks is None:
+            probes = precondition.draws(self._epsilon_Z, self._epsilon_X)
+        else:
+            probes = blocks.draws(self._epsilon_X)
         started = self.clock()
         y, count = as_columns(f.y), f.targets
-        solution = self._conjugate_gradients(precondition, torch.cat([y, probes], dim=1))
+        solution = self._conjugate_gradients(precondition, blocks, torch.cat([y, probes], dim=1))
         self.timing.solving = self.clock() - started
-        B, weights = precondition.solve(probes, self.check)  # P⁻¹z and zᵀP⁻¹z
+        B, weights = P.solve(probes, self.check)  # P⁻¹z and zᵀP⁻¹z
         logs = torch.stack(
             [
-                weight * sum_of_logs(alphas, betas)
+                weight * sum_of_logs(alphas, betas, P.least_eigenvalue)
                 for weight, alphas, betas in zip(
                     weights, solution.alphas.T[count:], solution.betas.T[count:], strict=True
                 )
@@ -228,15 +235,18 @@ class IterativeObjective:
         r = solution.residuals[:, :count].contiguous().view_as(f.y)
         least = dot(f.y, v) + dot(r, v)  # 2yᵀv − vᵀK̂v, as K̂v = y − r
         quadratic = Interval(least, least + float(solution.residual_bounds[:count].sum()))
+        bounds = f.bounds.meet(quadratic=quadratic)
+        if blocks is not None:
+            bounds = bounds.meet(log_det=Interval(upper=blocks.most_log_det))
         # What is proved about log|K̂| holds for the estimate, too.
-        unexplained = min(float(logs.mean()), f.bounds.log_det.width)
-        value = likelihood(f.n, f.log_det + unexplained, least, count)
+        log_det = min(max(P.log_det + float(logs.mean()), bounds.log_det.lower), bounds.log_det.upper)
+        value = likelihood(f.n, log_det, least, count)
         estimate = Estimate(
             value=value,
             standard_error=0.5 * count * float(logs.std()) / math.sqrt(len(logs)),
             solution=scaled_rows(v, f.scales),
             residual_bound=float(solution.residual_bounds[:count].max()),
-            bounds=f.bounds.meet(quadratic=quadratic),
+            bounds=bounds,
             iterations=solution.iterations,
             factorisation=f,
         )
@@ -249,26 +259,54 @@ class IterativeObjective:
             iterations=solution.iterations,
             stored=self.product.storage is not Storage.NONE,
         )
-        return estimate, scaled_rows(solution.columns[:, count:], f.scales), B
+        return estimate, probes, scaled_rows(solution.columns[:, count:], f.scales), B
 
-    def _by_noise(self, f: Factorisation, v: Tensor, A: Tensor, B: Tensor, B_inv_G: Tensor) -> float:
-        """∂/∂s, from v, a and b of unscaled rows."""
-        s, p = f.noise_variance, A.shape[1]
+    def _exact_part_by_noise(self, f: Factorisation, v: Tensor, A: Tensor, B: Tensor) -> float:
+        """½vᵀv − ½ mean aᵀb of unscaled rows, each with the factor of its noise."""
+        by_row = 0.5 * as_columns(v).square().sum(1) - 0.5 * f.targets / A.shape[1] * (A * B).sum(1)
         row_noise = self.sparse.row_noise
-        if row_noise is None:
-            trace = (f.n - float(B_inv_G.diagonal().sum()) / s) / s  # tr P⁻¹
-            return 0.5 * dot(v, v) - 0.5 * f.targets * (trace + float((A * B).sum() - B.square().sum()) / p)
-        c, shares, rows = row_noise.factors, row_noise.shares(s), float(f.n)
-        if shares is not None:
-            B_inv_G = torch.cholesky_solve(weighted_gram(self.sparse, f, shares), f.L_B)
-            rows = float(shares.sum())
-        trace = (rows - float(B_inv_G.diagonal().sum()) / s) / s
-        probes = float(((A * B).sum(1) - B.square().sum(1)) @ c) / p
-        return 0.5 * float(as_columns(v).square().sum(1) @ c) - 0.5 * f.targets * (trace + probes)
+        return float(by_row.sum() if row_noise is None else by_row @ row_noise.factors)
 
-    def _conjugate_gradients(self, precondition: Preconditioner, targets: Tensor) -> BlockSolution:
+    def _blocks_part(self, blocks: RowBlocks, f: Factorisation, probes: Tensor) -> tuple[Tensors, float]:
+        """−½[tr P⁻¹∂P − mean bᵀ∂Pb], which are derivatives of log N(z | 0, P): by the kernel's parameters and by s."""
+        share = f.targets / probes.shape[1]
+        z = probes if f.scales is None else scaled_rows(probes, 1.0 / f.scales)
+        _, gradients, by_noise = blocks.density(f.kernel, f.noise_variance, z, self.check)
+        self.flops += blocks.flops(self._n_features)
+        return {name: share * gradient for name, gradient in gradients.items()}, share * by_noise
+
+    def _sparse_part(self, f: Factorisation, B: Tensor) -> tuple[Tensors, float]:
+        """The same for the P of the sparse GP, from b of scaled rows."""
+        s, targets, p = f.noise_variance, f.targets, B.shape[1]
+        VB = self._times_V(f, B)
+        B_inv_G = torch.cholesky_solve(f.G, f.L_B)  # [M, M]
+        G_bar2 = torch.cholesky_inverse(f.L_B).div_(-s / targets)  # −B⁻¹/s
+        by_noise = self._sparse_part_by_noise(f, scaled_rows(B, f.scales), B_inv_G)
+        self.sparse.second_sweep(f, G_bar2, B, VB / (p / targets))
+        W = (B_inv_G / s).addmm_(VB.T, VB, alpha=-1.0 / p)  # B⁻¹G/s − mean (Vb)(Vb)ᵀ  [M, M]
+        f.cross.add_adjoint(f.features_Z, congruence(f.L, 0.5 * (W + W.T), transposed=True).mul_(0.5 * targets))
+        self.flops += sparse_gradient_flops(f.n, len(f.Z), self._n_features)
+        return f.cross.gradients(), by_noise
+
+    def _sparse_part_by_noise(self, f: Factorisation, B: Tensor, B_inv_G: Tensor) -> float:
+        """−½[tr P⁻¹ − mean bᵀb] of unscaled rows, each with the factor of its noise."""
+        s, row_noise, rows = f.noise_variance, self.sparse.row_noise, float(f.n)
+        squares = B.square().sum(1)
+        if row_noise is None:
+            probes = float(squares.sum())
+        else:
+            shares, probes = row_noise.shares(s), float(squares @ row_noise.factors)
+            if shares is not None:
+                B_inv_G = torch.cholesky_solve(weighted_gram(self.sparse, f, shares), f.L_B)
+                rows = float(shares.sum())
+        trace = (rows - float(B_inv_G.diagonal().sum()) / s) / s
+        return -0.5 * f.targets * (trace - probes / B.shape[1])
+
+    def _conjugate_gradients(
+        self, precondition: Preconditioner, blocks: BlockPreconditioner | None, targets: Tensor
+    ) -> BlockSolution:
         """K̂⁻¹ targets; with K in 64 bits where 32 are too few."""
-        solver = ColumnSolver(self.product, precondition, self.check, in_full=self.in_full)
+        solver = ColumnSolver(self.product, precondition, self.check, blocks=blocks, in_full=self.in_full)
         solution = solver.in_enough_digits(targets, self.tolerance, self.most_iterations)
         self.in_full = solver.in_full  # the next θ will hardly differ
         return solution
@@ -312,8 +350,8 @@ def solving_memory(kernel: Kernel, n: int, probes: int = PROBES) -> int:
     return 8 * ((COLUMN_ARRAYS + cores - 1) * (probes + 1) * n + blocks)
 
 
-def sum_of_logs(alphas: Tensor, betas: Tensor) -> Tensor:
-    """e₁ᵀ log(T) e₁ for the Lanczos matrix T of one column of conjugate gradients."""
+def sum_of_logs(alphas: Tensor, betas: Tensor, least: float) -> Tensor:
+    """e₁ᵀ log(T) e₁ for the Lanczos matrix T of one column of conjugate gradients; no eigenvalue counts as less."""
     taken = int((alphas > 0.0).sum())
     if taken == 0:
         return alphas.new_zeros(())
@@ -323,5 +361,5 @@ def sum_of_logs(alphas: Tensor, betas: Tensor) -> Tensor:
     beside = betas[:-1].sqrt() / alphas[:-1]
     T = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
     values, vectors = torch.linalg.eigh(T)
-    logs: Tensor = (vectors[0].square() * values.clamp_(min=LEAST_EIGENVALUE).log()).sum()
+    logs: Tensor = (vectors[0].square() * values.clamp_(min=least).log()).sum()
     return logs

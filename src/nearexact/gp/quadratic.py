@@ -10,6 +10,7 @@ P, of which a sparse GP has the factors at hand, is also the preconditioner.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -46,9 +47,16 @@ class Iteration:
 class Preconditioner:
     """r ↦ P⁻¹r for P = Q + sI = VᵀV + sI, from the factors of a sparse GP (Woodbury)."""
 
+    least_eigenvalue = 1.0  # of P⁻¹K̂, since P ⪯ K̂
+
     def __init__(self, objective: SparseObjective, f: Factorisation) -> None:
         self.objective, self.f = objective, f
         self.trace = float(f.G.diagonal().sum())  # tr Q
+
+    @property
+    def log_det(self) -> float:
+        """log|P| of unscaled rows."""
+        return self.f.log_det
 
     @property
     def rounding(self) -> float:
@@ -72,6 +80,13 @@ class Preconditioner:
         self._subtract(R_rows, weights, check)
         count = R.shape[1]
         return R_rows[:count].div_(s).T.contiguous(), quadratics[:count].clamp_(min=0.0)  # (R − VᵀB⁻¹VR/s)/s
+
+    def draws(self, epsilon_Z: Tensor, epsilon_X: Tensor) -> Tensor:
+        """Columns z = Vᵀε + √s ε′ ~ N(0, P) from standard normal ones [M, p] and [N, p]."""
+        z = math.sqrt(self.f.noise_variance) * epsilon_X
+        for rows, V in self.objective.rows_of_V(self.f):
+            z[rows].addmm_(V, epsilon_Z)
+        return z
 
     def _projected(self, R_rows: Tensor, check: Callable[[], None]) -> Tensor:
         """(VR)ᵀ [C, M]."""
