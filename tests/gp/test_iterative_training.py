@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,14 @@ import numpy as np
 import pytest
 
 from nearexact.evidence import STANDARD_ERRORS
-from nearexact.gp import climbs, gpr_objective, iterative_plan, iterative_training, minimise, other_starts
+from nearexact.gp import (
+    gpr_objective,
+    iterative_cost,
+    iterative_plan,
+    iterative_training,
+    minimise,
+    other_starts,
+)
 from nearexact.gp.climbs import FIRST_STEPS, SETTLED, STALE, STALE_ITERATIONS
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import Estimate, IterativeObjective
@@ -58,6 +67,31 @@ def trained() -> IterativeTraining:
     return training
 
 
+@contextmanager
+def few_rows_given() -> Iterator[None]:
+    """Blocks are taken with few rows, too, where points are cheap."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iterative_plan, "FEWEST_BLOCKS", 0)
+        patch.setattr(iterative_plan, "FEW_ITERATIONS", 0.0)
+        patch.setattr(iterative_cost, "BLOCK_SHARE", 10.0)
+        patch.setattr(iterative_cost, "GIVEN", 24)
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained_by_blocks() -> IterativeTraining:
+    with few_rows_given():
+        training = IterativeTraining(SquaredExponential(), *rough(), seed=0)
+        training.run()
+    assert training._plan.cost.given == 24
+    return training
+
+
+@pytest.fixture(params=["trained", "trained_by_blocks"])
+def either(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
 def exact_lml(training: IterativeTraining) -> float:
     posterior = training.posterior()
     objective = gpr_objective(posterior.kernel, posterior.noise_variance, training.X, training.y)
@@ -77,40 +111,40 @@ def assert_exact(training: IterativeTraining) -> None:
     assert float((variance / expected_variance - 1.0).abs().median()) <= 0.01
 
 
-def test_it_ends_at_an_optimum_of_the_exact_likelihood(trained: IterativeTraining) -> None:
-    posterior = trained.posterior()
-    objective = gpr_objective(posterior.kernel, posterior.noise_variance, trained.X, trained.y)
-    best = trained.search.candidates[0].likelihood  # of all rows, as they are few
-    assert trained.history[-1].ended == TrainingEnd.OPTIMUM_FOUND
-    estimate = trained.estimate()
+def test_it_ends_at_an_optimum_of_the_exact_likelihood(either: IterativeTraining) -> None:
+    posterior = either.posterior()
+    objective = gpr_objective(posterior.kernel, posterior.noise_variance, either.X, either.y)
+    best = either.search.candidates[0].likelihood  # of all rows, as they are few
+    assert either.history[-1].ended == TrainingEnd.OPTIMUM_FOUND
+    estimate = either.estimate()
     assert estimate is not None
     assert -objective(objective.theta0)[0] >= best - max(estimate.standard_error, 1e-3 * N)
 
 
-def test_the_estimate_its_error_and_the_bounds_are_consistent(trained: IterativeTraining) -> None:
-    estimate, truth = trained.estimate(), exact_lml(trained)
+def test_the_estimate_its_error_and_the_bounds_are_consistent(either: IterativeTraining) -> None:
+    estimate, truth = either.estimate(), exact_lml(either)
     assert estimate is not None
     assert abs(estimate.value - truth) <= 6.0 * estimate.standard_error + 1e-4 * N
-    bounds = trained.likelihood_bounds()
+    bounds = either.likelihood_bounds()
     assert bounds.lower - 1e-6 <= truth <= bounds.upper + 1e-6
-    assert trained.bounds() == (estimate.value, bounds.upper)
+    assert either.bounds() == (estimate.value, bounds.upper)
     assert bounds.residual_gap <= 1e-6
 
 
-def test_what_is_proved_comes_near_the_likelihood_and_bounds_the_estimate_too(trained: IterativeTraining) -> None:
-    bounds, exact, estimate = trained.likelihood_bounds(), exact_lml(trained), trained.estimate()
+def test_what_is_proved_comes_near_the_likelihood_and_bounds_the_estimate_too(either: IterativeTraining) -> None:
+    bounds, exact, estimate = either.likelihood_bounds(), exact_lml(either), either.estimate()
     assert exact - 1e-3 * N <= bounds.lower <= exact + 1e-6
     assert estimate is not None
     assert estimate.value >= bounds.lower
-    assert trained.bounds()[0] >= bounds.lower
+    assert either.bounds()[0] >= bounds.lower
 
 
-def test_the_posterior_is_that_of_the_exact_gp(trained: IterativeTraining) -> None:
-    assert_exact(trained)
+def test_the_posterior_is_that_of_the_exact_gp(either: IterativeTraining) -> None:
+    assert_exact(either)
 
 
-def test_evidence_says_that_the_likelihood_of_all_rows_no_longer_rises(trained: IterativeTraining) -> None:
-    evidence, estimate = trained.evidence(), trained.estimate()
+def test_evidence_says_that_the_likelihood_of_all_rows_no_longer_rises(either: IterativeTraining) -> None:
+    evidence, estimate = either.evidence(), either.estimate()
     assert evidence is not None
     assert evidence.rows == N
     assert evidence.agreeing >= 2
@@ -234,8 +268,8 @@ def test_a_step_to_where_iterations_are_many_is_cut_short(monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr(IterativeObjective, "evaluate", recording)
-    monkeypatch.setattr(climbs, "MORE_ITERATIONS", 1)
-    monkeypatch.setattr(climbs, "FEW_ITERATIONS", 1)
+    monkeypatch.setattr(iterative_plan, "MORE_ITERATIONS", 1)
+    monkeypatch.setattr(iterative_plan, "FEW_MORE", 1)
     start = SquaredExponential([0.6, 0.6]), 0.3
     limits = {"search_limit": 0.0, "max_inducing": 50, "time_limit": 2.0}
     training = IterativeTraining(SquaredExponential(), *rough(), seed=0, start=start, **limits)  # type: ignore[arg-type]
@@ -296,6 +330,41 @@ def test_pure_noise_is_no_trouble() -> None:
 # ---- costs -----------------------------------------------------------------------------------------------------------
 
 
+def test_where_blocks_need_too_many_iterations_points_take_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smooth function of many rows with little noise: what tells about a row is far away."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, size=(600, 4))
+    y = np.sin(X @ np.array([2.0, 1.0, -1.5, 0.5])) + 0.02 * rng.normal(size=600)
+    given: list[int] = []
+    with few_rows_given():
+        training = IterativeTraining(SquaredExponential(), X, (y - y.mean()) / y.std(), seed=0, search_limit=0.0)
+        with_new_points = training._workbench.with_new_points
+
+        def recording(theta: FloatArray, m: int, rows: int) -> IterativeObjective:
+            given.append(rows)
+            return with_new_points(theta, m, rows)
+
+        monkeypatch.setattr(training._workbench, "with_new_points", recording)
+        monkeypatch.setattr(
+            EvaluationCost, "by_blocks", lambda cost, m: replace(cost, given=24, iterations=4.0, iterations_m=m)
+        )
+        training.run()
+    assert given[0] == 24
+    assert set(given[1:]) == {0}
+    assert training.history[-1].stopped == TrainingEnd.OPTIMUM_FOUND
+
+
+def test_blocks_are_worth_as_many_iterations_as_points_would_cost() -> None:
+    rough_cost, smooth = EvaluationCost(40_000, 1e-10), EvaluationCost(40_000, 1e-10, iterations=5.0)
+    blocks = rough_cost.by_blocks(1500)
+    assert blocks is not None
+    assert blocks.given > 0
+    spent, allowed = blocks.sweeping(700) + blocks.solving(700), rough_cost.sweeping(1500) + rough_cost.solving(1500)
+    assert 0.6 * allowed < spent <= 0.7 * allowed
+    assert blocks.predicted_iterations(100) == blocks.predicted_iterations(2000) == blocks.iterations
+    assert smooth.by_blocks(1500) is None
+
+
 def test_a_climb_begins_again_where_other_points_are_much_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the first evaluation nobody knows how many points a smooth function needs."""
     rng = np.random.default_rng(0)
@@ -307,9 +376,9 @@ def test_a_climb_begins_again_where_other_points_are_much_cheaper(monkeypatch: p
     objectives: list[weakref.ref[IterativeObjective]] = []
     with_new_points = training._workbench.with_new_points
 
-    def one_at_a_time(theta: FloatArray, m: int) -> IterativeObjective:
+    def one_at_a_time(theta: FloatArray, m: int, given: int) -> IterativeObjective:
         assert all(objective() is None for objective in objectives[:-1])
-        objectives.append(weakref.ref(with_new_points(theta, m)))
+        objectives.append(weakref.ref(with_new_points(theta, m, given)))
         assert objectives[-1]() is not None
         assert len(objectives) < 2 or objectives[-2]() is None  # its matrices take memory
         return training._workbench.objective  # type: ignore[return-value]

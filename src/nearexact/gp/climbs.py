@@ -13,10 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_model import HeldModel
-from nearexact.gp.iterative_plan import IterativePlan
+from nearexact.gp.iterative_plan import IterativePlan, most_iterations
 from nearexact.gp.iterative_workbench import Workbench
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, Step, minimise
 from nearexact.gp.parameters import LogCoordinates
@@ -28,9 +27,6 @@ FIRST_STEPS = 8  # of L-BFGS in the first climb; twice as many in each one after
 # Lengths of the first step, in logarithms: the search's θ is near already, later climbs begin where an optimum was
 # found, and a step that is too long leads to θ at which conjugate gradients take several times as long.
 FIRST_STEP, LATER_STEP = 0.3, 0.1
-# Iterations that an evaluation may take: so many times those at the best θ, or so many if these are few. With more of
-# them the step was too long, and a shorter one is cheaper.
-MORE_ITERATIONS, FEW_ITERATIONS = 5, 25
 PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this share of the standard error end a climb
 # Times the iterations of a climb's first evaluation, and so many at least: then its points are those of another θ.
 STALE, STALE_ITERATIONS = 4, 12
@@ -115,10 +111,8 @@ class Climbs:
         theta, self._gain = self.model.theta, math.nan
         self.points = self.plan.points()
         self.timer.require(self.plan.climbing_seconds(is_first=self.number == 0))
-        objective = self.bench.with_new_points(theta, self.points)
-        if self.plan.cost.is_measured and self.points < self.plan.sizes[-1]:
-            # Far more iterations than predicted would eat all the time: then more points are tried.
-            objective.most_iterations = most_iterations(self.plan.cost.predicted_iterations(self.points))
+        objective = self.bench.with_new_points(theta, self.points, self.plan.cost.given)
+        objective.most_iterations = self.plan.most_iterations(self.points) or objective.most_iterations
         best: list[float] = []  # so far, after each evaluation of this climb
         first_iterations, is_stale = 0, False
         curvature = self.curvature(theta)
@@ -188,8 +182,3 @@ class Climbs:
             self.kept(self.model)
             objective.most_iterations = most_iterations(estimate.iterations)
         return estimate, bench.layout.gradient(theta, gradients, by_noise)
-
-
-def most_iterations(usual: float) -> int:
-    """That an evaluation may take where so many are usual."""
-    return min(max(math.ceil(MORE_ITERATIONS * usual), FEW_ITERATIONS), MOST_ITERATIONS)

@@ -51,6 +51,11 @@ FINISHING_SWEEPS, VARIANCE_ITERATIONS, WEIGHT_ITERATIONS = 0.6, 0.9, 2.5
 ITERATIONS_BY_NOISE, EVALUATION_BY_NOISE = 10.0, 30.0
 # The chain rule with up to so many rows given computes half of K each time, not in the best order.
 PROVED_WITH, PROVING_PASSES = 1024, 2.0
+# Blocks of rows instead of points: rows given for each, operations for each row and pair of these, and points beside
+# them, for bounds and variances.
+GIVEN, BLOCK_OPERATIONS, BLOCK_POINTS = 512, 30.0, 700
+# Of the operations that an evaluation with points takes to sweep and to solve: so many are worth trying with blocks.
+BLOCK_SHARE = 0.7
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -66,6 +71,7 @@ class EvaluationCost:
     error_per_row: float = 0.0  # standard error of the estimate with as many points, in nats per row
     is_measured: bool = False  # or else only guessed
     kernel_pass: float = USUAL_PASS  # products that take as long as computing K once
+    given: int = 0  # rows given for each block where blocks precondition, whatever the number of points
 
     @staticmethod
     def tried(kernel: Kernel, X: Tensor, memory: int, clock: Callable[[], float] = time.perf_counter) -> EvaluationCost:
@@ -81,7 +87,7 @@ class EvaluationCost:
 
     def measured(self, m: int, seconds: float, iterations: int, error_per_row: float) -> EvaluationCost:
         """After an evaluation."""
-        once = EvaluationCost(self.n, 1.0, iterations, m, error_per_row, True, self.kernel_pass)
+        once = EvaluationCost(self.n, 1.0, iterations, m, error_per_row, True, self.kernel_pass, self.given)
         return replace(once, seconds_per_operation=max(seconds / once.predicted(m), MOST_SPEED))
 
     def after_sparse(self, m: int, left_over: float, noise_variance: float) -> EvaluationCost:
@@ -101,12 +107,22 @@ class EvaluationCost:
 
     def predicted_iterations(self, m: int) -> float:
         """With m points; not more than there are rows, in exact arithmetic."""
-        fewer: float = (self.iterations_m / m) ** ITERATIONS_POWER
+        fewer: float = 1.0 if self.given else (self.iterations_m / m) ** ITERATIONS_POWER
         return min(max(self.iterations * fewer, 1.0), self.n)
 
     def sweeping(self, m: int) -> float:
-        """Seconds of the sweeps of an evaluation."""
-        return self.seconds_per_operation * SWEEP_OPERATIONS * self.n * m**2
+        """Seconds of the sweeps of an evaluation, over points and over blocks."""
+        each = SWEEP_OPERATIONS * m**2 + BLOCK_OPERATIONS * self.given**2
+        return self.seconds_per_operation * self.n * each
+
+    def by_blocks(self, m: int) -> EvaluationCost | None:
+        """With blocks instead of m points, and as many iterations as these are worth; None if that is next to none."""
+        counted = replace(self, seconds_per_operation=1.0)
+        blocks = replace(counted, given=GIVEN, iterations=1.0, iterations_m=min(m, BLOCK_POINTS))
+        most = BLOCK_SHARE * (counted.sweeping(m) + counted.solving(m)) - blocks.sweeping(blocks.iterations_m)
+        iterations = math.floor(most / blocks.solving(m))
+        worth = replace(blocks, seconds_per_operation=self.seconds_per_operation, iterations=float(iterations))
+        return worth if iterations > NO_ITERATIONS else None
 
     def solving(self, m: int) -> float:
         """Seconds of its conjugate gradients."""

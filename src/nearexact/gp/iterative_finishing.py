@@ -66,7 +66,8 @@ class Finishing:
 
     def _solve(self, model: HeldModel, keep: Keep) -> None:
         started, (m, rows) = self.plan.timer.seconds(), self.plan.finishing(self.plan.left_to_finish())
-        keep(model.finished(self.workbench.solver(model, m), self.workbench.new_seed(), rows))
+        solver = self.workbench.solver(model, m, self.plan.cost.given)
+        keep(model.finished(solver, self.workbench.new_seed(), rows))
         logger.info(
             "finished with M=%d and %d rows in %.1f s, %.1f predicted", m, rows, self.plan.timer.seconds() - started,
             self.plan.cost.finishing(m, rows),

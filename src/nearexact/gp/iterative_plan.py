@@ -10,9 +10,11 @@ from dataclasses import replace
 from torch import Tensor
 
 from nearexact.gp.budget import Timer
+from nearexact.gp.chain_rule import block_rows
+from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.exact import LITTLE_SHARE, SLOWER_FACTORISATION, factorisation_seconds
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import MOST_SPEED, USUAL_PASS, EvaluationCost
+from nearexact.gp.iterative_cost import BLOCK_POINTS, GIVEN, MOST_SPEED, USUAL_PASS, EvaluationCost
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.gp.safety import NumericalError
@@ -29,6 +31,10 @@ FACTORISATIONS = 2.5  # that there must be time for, to plan one for the end; el
 # tell hardly more: then time is better spent on θ.
 FEW_ITERATIONS, NO_NEED = 8.0, 0.01
 OTHER_SHARE = 0.1  # of the time limit, besides a search and a factor
+FEWEST_BLOCKS = 16  # with fewer of them Cholesky is as cheap
+# Iterations that an evaluation may take: so many times the usual number, or so many if these are few. With more of
+# them the step was too long, and a shorter one is cheaper.
+MORE_ITERATIONS, FEW_MORE = 5, 25
 
 
 class IterativePlan:
@@ -42,6 +48,8 @@ class IterativePlan:
         self.sizes, self.timer, self._may_factorise = sizes, timer, may_factorise
         self._factorises = False  # in the end, as planned
         self.cost = EvaluationCost(n, MOST_SPEED)  # until it has been tried
+        self._by_points: EvaluationCost | None = None  # of evaluations without blocks, while there are blocks
+        self._may_block = n >= FEWEST_BLOCKS * block_rows(GIVEN)
         self._kept = 0.0  # seconds that the end takes, at least
         self._factorisation_seconds = math.inf
 
@@ -66,9 +74,34 @@ class IterativePlan:
         self.cost = self.cost.measured(m, objective.timing.seconds, estimate.iterations, error)
         self._factorises &= estimate.value - estimate.bounds.lower > NO_NEED * self.cost.n
 
+    def consider_blocks(self) -> None:
+        """Precondition with blocks of rows where a function is rough, until iterations prove too many."""
+        if not self._may_block or self.cost.given or self.cost.is_measured:
+            return
+        m = self.points()
+        cost = self.cost.by_blocks(m) if self.cost.predicted_iterations(m) > FEW_ITERATIONS else None
+        if cost is not None:
+            self._by_points, self.cost = self.cost, cost
+
+    def has_another(self, m: int) -> bool:
+        """Whether there is another preconditioner, once one has not led to convergence: points, or more of them."""
+        if self._by_points is not None:
+            self.cost, self._by_points, self._may_block = self._by_points, None, False
+        else:
+            self.sizes = [size for size in self.sizes if size > m]  # with more points it is easier
+        return bool(self.sizes)
+
     def points(self) -> int:
         """Of the next climb: as many as make an evaluation cheapest."""
-        return self.cost.cheapest(self.sizes)
+        return min(BLOCK_POINTS, self.sizes[-1]) if self.cost.given else self.cost.cheapest(self.sizes)
+
+    def most_iterations(self, m: int) -> int | None:
+        """That the first evaluation of a climb may take, as far as that is known: many more would eat all the time."""
+        if self.cost.given and not self.cost.is_measured:
+            return math.ceil(self.cost.iterations)
+        if self.cost.is_measured and (self.cost.given or m < self.sizes[-1]):
+            return most_iterations(self.cost.predicted_iterations(m))
+        return None
 
     def points_of_bound(self) -> int:
         """With which a sparse GP's bound is far cheaper than an evaluation: as many as possible, or none."""
@@ -102,7 +135,8 @@ class IterativePlan:
     def finishing(self, seconds: float) -> tuple[int, int]:
         """Points of the preconditioner, and training rows to learn variances from: as many as there is time for."""
         held, counted = self.cost.iterations_m, self._counted
-        sizes = [m for m in self.sizes if held <= m <= FINISHING_POINTS * held] or [held]
+        more = () if self.cost.given else self.sizes
+        sizes = [m for m in more if held <= m <= FINISHING_POINTS * held] or [held]
         m, rows = held, 0
         for rows in (*CALIBRATION_ROWS, 0):
             m = min(sizes, key=lambda m: counted.finishing(m, rows))
@@ -131,13 +165,16 @@ class IterativePlan:
     @contextlib.contextmanager
     def another_start(self, model: HeldModel) -> Iterator[None]:
         """What comes in between is predicted for this model, with time kept for the end of the one that is held."""
-        before = self.sizes, self.cost, self._factorises
+        before = self.sizes, self.cost, self._factorises, self._by_points, self._may_block
         self._kept = self.finishing_seconds()
         self.cost = self.cost.elsewhere().after_sparse(model.points, model.left_over, model.posterior.noise_variance)
+        self._by_points = None
+        self.consider_blocks()
         try:
             yield
         finally:
-            (self.sizes, self.cost, self._factorises), self._kept = before, 0.0
+            self.sizes, self.cost, self._factorises, self._by_points, self._may_block = before
+            self._kept = 0.0
 
     def operations_at(self, model: HeldModel) -> float:
         """Of an evaluation there, as far as a sparse GP tells."""
@@ -148,3 +185,8 @@ class IterativePlan:
     def keep_time_to_finish(self) -> None:
         """TimeIsUpError where there would be none left for the end."""
         self.timer.require(self.finishing_seconds())
+
+
+def most_iterations(usual: float) -> int:
+    """That an evaluation may take where so many are usual."""
+    return min(max(math.ceil(MORE_ITERATIONS * usual), FEW_MORE), MOST_ITERATIONS)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nearexact.gp.block_cg import BlockSolution
+from nearexact.gp.block_preconditioner import BlockPreconditioner
 from nearexact.gp.bounds import Interval
 from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.column_solver import ColumnSolver
@@ -26,6 +27,7 @@ from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_rows, nearest_variances, variances_given
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior, new_means
 from nearexact.gp.quadratic import Preconditioner
+from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.row_noise import RowNoise, noise_variances, scaled_rows
 from nearexact.gp.safety import Repairs, clamp_variances
 from nearexact.gp.sparse import SparseObjective
@@ -200,11 +202,13 @@ class ModelSolver(ColumnSolver):
         product: StoredKernel,
         check: Callable[[], None] = lambda: None,
         *,
+        blocks: RowBlocks | None = None,
         in_full: bool = False,
     ) -> None:
         self.objective = objective
-        self.factorisation = objective.factorise(kernel, noise_variance, residuals=True)
-        super().__init__(product, Preconditioner(objective, self.factorisation), check, in_full=in_full)
+        self.factorisation = f = objective.factorise(kernel, noise_variance, residuals=True)
+        by_blocks = None if blocks is None else BlockPreconditioner(blocks, f, check)
+        super().__init__(product, Preconditioner(objective, f), check, blocks=by_blocks, in_full=in_full)
 
     @staticmethod
     def of(posterior: IterativePosterior, memory_limit: int | None = None) -> ModelSolver:

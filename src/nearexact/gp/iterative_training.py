@@ -157,6 +157,7 @@ class IterativeTraining:
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
+        self._plan.consider_blocks()
         self._leader = leader = self._climbs_from(self._best)
         end = self._climb_on(leader, lambda _: leader.is_settled)
         if end == TrainingEnd.OPTIMUM_FOUND:
@@ -285,8 +286,7 @@ class IterativeTraining:
                 return TrainingEnd.TIME_LIMIT
             except NumericalError as error:
                 logger.warning("a climb could not be computed: %s", error)
-                self._plan.sizes = [m for m in self._plan.sizes if m > climbs.points]  # with more points it is easier
-                if self._plan.sizes:
+                if self._plan.has_another(climbs.points):
                     continue
                 return TrainingEnd.FAILED
             if end is OptimiserEnd.TIME_LIMIT:

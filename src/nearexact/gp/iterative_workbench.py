@@ -21,6 +21,7 @@ from nearexact.gp.iterative import IterativeObjective
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_posterior import ModelSolver
 from nearexact.gp.parameters import ParameterLayout
+from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import NumericalError, Repairs
 from nearexact.gp.sparse import SparseObjective
@@ -74,10 +75,13 @@ class Workbench:
             logger.warning("the θ of the search could not be computed: %s", error)
         return HeldModel.sparse(usual, objective.factorise(*self.layout.unpack(usual), residuals=True))
 
-    def with_new_points(self, theta: FloatArray, m: int) -> IterativeObjective:
-        """An objective with m points that are selected for this θ, in place of the one before."""
+    def with_new_points(self, theta: FloatArray, m: int, given: int = 0) -> IterativeObjective:
+        """An objective with m points that are selected for this θ, in place of the one before.
+
+        Where rows are given, blocks of rows are what preconditions.
+        """
         self.release()
-        return self._with_points(theta, self._selected(theta, m))
+        return self._with_points(theta, self._selected(theta, m), given)
 
     def sparse_objective(self, theta: FloatArray, m: int) -> SparseObjective:
         """The bound of a sparse GP with m points that are selected for this θ."""
@@ -102,18 +106,24 @@ class Workbench:
             self._flops += flops
             yield bound
 
-    def solver(self, model: HeldModel, m: int) -> ModelSolver:
-        """For a model, with its own points or with more of them."""
+    def solver(self, model: HeldModel, m: int, given: int = 0) -> ModelSolver:
+        """For a model, with its own points or with more of them; preconditioned with blocks where rows are given."""
         own = model.posterior.inducing_points
         if m > model.points:
-            objective = self.with_new_points(model.theta, m)
+            objective = self.with_new_points(model.theta, m, given)
         elif self.objective is not None and torch.equal(self.objective.sparse.Z, own):
             objective = self.objective
         else:
             self.release()
-            objective = self._with_points(model.theta, own)
-        theta = self.layout.unpack(model.theta)
-        return ModelSolver(objective.sparse, *theta, objective.product, self.timer.check, in_full=objective.in_full)
+            objective = self._with_points(model.theta, own, given)
+        return ModelSolver(
+            objective.sparse,
+            *self.layout.unpack(model.theta),
+            objective.product,
+            self.timer.check,
+            blocks=objective.blocks,
+            in_full=objective.in_full,
+        )
 
     def factorised(self, model: HeldModel) -> HeldModel:
         """The same model by one Cholesky factor; NumericalError where there is none."""
@@ -153,8 +163,15 @@ class Workbench:
         self._flops += selection_flops(len(self.y), len(rows), self._n_features)
         return self.X[torch.from_numpy(rows).to(self.X.device)]
 
-    def _with_points(self, theta: FloatArray, Z: torch.Tensor) -> IterativeObjective:
+    def _with_points(self, theta: FloatArray, Z: torch.Tensor, given: int) -> IterativeObjective:
         kernel, noise_variance = self.layout.unpack(theta)
+        blocks = None
+        if given:
+            chosen, seed = (kernel, noise_variance, self.X, given), self.new_seed()
+            blocks = RowBlocks.chosen(
+                *chosen, memory=self.memory, row_noise=self.row_noise, seed=seed, check=self.timer.check
+            )
+            self._flops += 0.5 * kernel_flops(len(self.y), len(self.y), self._n_features)
         self.objective = IterativeObjective(
             kernel,
             noise_variance,
@@ -162,6 +179,7 @@ class Workbench:
             self.y,
             Z,
             row_noise=self.row_noise,
+            blocks=blocks,
             seed=self.new_seed(),
             memory_limit=self.memory - held_memory(len(Z)),
             check=self._check,
