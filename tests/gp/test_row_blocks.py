@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import gpr_objective
+from nearexact.gp import chain_rule, gpr_objective
 from nearexact.gp.block_preconditioner import BlockPreconditioner
 from nearexact.gp.parameters import ParameterLayout
 from nearexact.gp.row_blocks import RowBlocks
@@ -129,3 +129,20 @@ def test_rows_that_a_kernel_cannot_tell_apart_from_too_little_noise_end_in_an_er
     with pytest.raises(NumericalError, match="no Cholesky factor"):
         blocks.density(SquaredExponential([1.0, 1.0], 1.0), -0.5, torch.zeros(40))
     assert math.isfinite(blocks.density(SquaredExponential([1.0, 1.0], 1.0), NOISE, X[:, 0])[0])
+
+
+def test_rows_are_known_to_be_near_where_one_lengthscale_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Correlations are then 0 between nearly all rows, which does not tell near ones from far ones."""
+    random = np.random.default_rng(0)
+    X = torch.from_numpy(random.uniform(size=(600, 3)))
+    kernel = SquaredExponential([2e-4, 0.5, 0.5], 1.0)
+    K = torch.from_numpy(kernel(X) + 1e-3 * np.eye(600))
+
+    def excess() -> float:
+        blocks = RowBlocks.chosen(kernel, 1e-3, X, 16, memory=ENOUGH)
+        logs = [float(2.0 * factor.L.diagonal().log().sum()) for factor in blocks.factors(kernel, 1e-3)]
+        return sum(logs) - float(torch.logdet(K))
+
+    found = excess()
+    monkeypatch.setattr(chain_rule, "MOST_HALVINGS", 1)
+    assert found < 0.1 * excess()

@@ -32,6 +32,7 @@ GIVEN = (256, 512, 1024, 2048, 4096)  # rows for a block, one bound after the ot
 GROWTH = 4.0  # of the time from one bound to the next, at most
 SETTLED_PER_ROW = 1e-3  # of log|K̂|: a bound that falls by less is hardly above it
 BLOCK_SHARE = 0.5  # of the rows that are given: fewer take longer, more bring less
+SAMPLED_ROWS, LEAST_CORRELATION, MOST_HALVINGS = 256, 0.01, 30  # of inputs that are brought together
 SQUARE_ARRAYS = 2  # of a block and the rows given, besides the kernel's own
 
 
@@ -43,6 +44,7 @@ class Ordered:
     features: Tensor  # [N, F]
     diagonal: Tensor  # k(x, x) [N]
     noise: Tensor  # of each row [N]
+    nearness: Nearness
     blocks: Sequence[Tensor]  # positions of rows
 
     @staticmethod
@@ -54,16 +56,17 @@ class Ordered:
         features = kernel.features(X, X.mean(0))
         diagonal = kernel.diagonal(features)
         noises = noise if isinstance(noise, Tensor) else torch.full_like(diagonal, noise)
-        rows = Ordered(kernel, features, diagonal, noises, ())
         generator = torch.Generator().manual_seed(seed)
-        groups = list(rows._near(torch.randperm(len(X), generator=generator).to(X.device), block_rows))
+        shuffled = torch.randperm(len(X), generator=generator).to(X.device)
+        nearness = Nearness.of(kernel, X, noises, shuffled[:SAMPLED_ROWS])
+        groups = list(nearness.groups(shuffled, block_rows))
         order = torch.randperm(len(groups), generator=generator).tolist()
-        return Ordered(kernel, features, diagonal, noises, [groups[i] for i in order])
+        return Ordered(kernel, features, diagonal, noises, nearness, [groups[i] for i in order])
 
     def known(self, number: int, given: int) -> Tensor:
         """So many of the rows before a block that tell most about it."""
         block = self.blocks[number]
-        return self._telling_most(block, torch.cat([block[:0], *self.blocks[:number]]), given)
+        return self.nearness.telling_most(block, torch.cat([block[:0], *self.blocks[:number]]), given)
 
     def log_det(self, number: int, given: int) -> float:
         """log|K̂| of a block given so many of the rows before it; and no less than that, in spite of rounding."""
@@ -77,37 +80,59 @@ class Ordered:
         log_det = 2.0 * float(L.diagonal()[len(known) :].log().sum())
         return log_det + log_det_error(self.diagonal[rows], self.noise[rows])
 
-    def _near(self, rows: Tensor, most: int) -> Iterator[Tensor]:
+
+@dataclass(frozen=True, eq=False)
+class Nearness:
+    """Which rows are near to each other, by correlations."""
+
+    kernel: Kernel
+    features: Tensor  # [N, F]
+    deviations: Tensor  # of noisy values [N]
+
+    @staticmethod
+    def of(kernel: Kernel, X: Tensor, noise: Tensor, sample: Tensor) -> Nearness:
+        """As by the kernel, of inputs that are brought together where rows have next to nothing to do with each other.
+
+        With a short lengthscale correlations are 0 between nearly all rows, and do not tell near ones from far ones.
+        """
+        for _ in range(MOST_HALVINGS):
+            features = kernel.features(X, X.mean(0))
+            nearness = Nearness(kernel, features, (kernel.diagonal(features) + noise).sqrt())
+            if float(nearness.correlations(sample, sample).abs().median()) >= LEAST_CORRELATION:
+                break
+            X = 0.5 * X
+        return nearness
+
+    def groups(self, rows: Tensor, most: int) -> Iterator[Tensor]:
         """These rows in groups, each halved by which of two rows far from each other its rows are nearer to."""
         parts = math.ceil(len(rows) / most)
         if parts < 2:
             yield rows
             return
-        far = rows[self._correlations(rows, rows[:1])[:, 0].argmin()]
-        other = rows[self._correlations(rows, far[None])[:, 0].argmin()]
-        nearer = self._correlations(rows, torch.stack([far, other]))
+        far = rows[self.correlations(rows, rows[:1])[:, 0].argmin()]
+        other = rows[self.correlations(rows, far[None])[:, 0].argmin()]
+        nearer = self.correlations(rows, torch.stack([far, other]))
         ranked = rows[torch.argsort(nearer[:, 0] - nearer[:, 1], stable=True)]
         half = len(rows) * (parts // 2) // parts
-        yield from self._near(ranked[:half], most)
-        yield from self._near(ranked[half:], most)
+        yield from self.groups(ranked[:half], most)
+        yield from self.groups(ranked[half:], most)
 
-    def _telling_most(self, block: Tensor, before: Tensor, number: int) -> Tensor:
+    def telling_most(self, block: Tensor, before: Tensor, number: int) -> Tensor:
         """So many of the rows before that are most like some row of a block."""
         if len(before) <= number:
             return before
         told = torch.cat(
             [
-                self._correlations(before[part], block).abs_().amax(1)
+                self.correlations(before[part], block).abs_().amax(1)
                 for part in row_chunks(len(before), chunk_rows(len(block)))
             ]
         )
         return before[told.topk(number).indices]
 
-    def _correlations(self, rows: Tensor, others: Tensor) -> Tensor:
+    def correlations(self, rows: Tensor, others: Tensor) -> Tensor:
         """Between noisy values at some rows and at others: [rows, others]."""
-        deviations = (self.diagonal + self.noise).sqrt()
         K = self.kernel.cross(self.features[rows], self.features[others])
-        return K.div_(deviations[rows, None]).div_(deviations[others])
+        return K.div_(self.deviations[rows, None]).div_(self.deviations[others])
 
 
 def log_det_bounds(

@@ -109,6 +109,7 @@ class Climbs:
 
     def _climb_with_points(self, *, may_begin_again: bool) -> OptimiserEnd:
         theta, self._gain = self.model.theta, math.nan
+        self.plan.consider_blocks()
         self.points = self.plan.points()
         self.timer.require(self.plan.climbing_seconds(is_first=self.number == 0))
         objective = self.bench.with_new_points(theta, self.points, self.plan.cost.given)

@@ -54,8 +54,9 @@ PROVED_WITH, PROVING_PASSES = 1024, 2.0
 # Blocks of rows instead of points: rows given for each, operations for each row and pair of these, and points beside
 # them, for bounds and variances.
 GIVEN, BLOCK_OPERATIONS, BLOCK_POINTS = 512, 30.0, 700
-# Of the operations that an evaluation with points takes to sweep and to solve: so many are worth trying with blocks.
-BLOCK_SHARE = 0.7
+# Times the operations that an evaluation with points is predicted to sweep and to solve, which may be half of what it
+# takes where a function is rough: so many are worth trying with blocks.
+BLOCK_SHARE = 1.5
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 

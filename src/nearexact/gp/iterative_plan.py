@@ -76,12 +76,16 @@ class IterativePlan:
 
     def consider_blocks(self) -> None:
         """Precondition with blocks of rows where a function is rough, until iterations prove too many."""
-        if not self._may_block or self.cost.given or self.cost.is_measured:
-            return
+        blocks = self._blocks_instead()
+        if blocks is not None:
+            self._by_points, self.cost = self.cost, blocks
+
+    def _blocks_instead(self) -> EvaluationCost | None:
+        """What evaluations with blocks may cost, where they are worth a trial."""
         m = self.points()
-        cost = self.cost.by_blocks(m) if self.cost.predicted_iterations(m) > FEW_ITERATIONS else None
-        if cost is not None:
-            self._by_points, self.cost = self.cost, cost
+        if not self._may_block or self.cost.given or self.cost.predicted_iterations(m) <= FEW_ITERATIONS:
+            return None
+        return self.cost.by_blocks(m)
 
     def has_another(self, m: int) -> bool:
         """Whether there is another preconditioner, once one has not led to convergence: points, or more of them."""
@@ -109,7 +113,9 @@ class IterativePlan:
         return max((m for m in self.sizes if self._counted.sweeping(m) <= most), default=0)
 
     def is_dear(self, m: int) -> bool:
-        """Whether evaluations with another number of points would be much cheaper."""
+        """Whether evaluations with blocks, or with another number of points, may be much cheaper."""
+        if self._blocks_instead() is not None:
+            return True
         return self._counted.predicted(self.points()) <= MUCH_CHEAPER * self._counted.predicted(m)
 
     @property
@@ -169,7 +175,6 @@ class IterativePlan:
         self._kept = self.finishing_seconds()
         self.cost = self.cost.elsewhere().after_sparse(model.points, model.left_over, model.posterior.noise_variance)
         self._by_points = None
-        self.consider_blocks()
         try:
             yield
         finally:

@@ -157,7 +157,6 @@ class IterativeTraining:
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
-        self._plan.consider_blocks()
         self._leader = leader = self._climbs_from(self._best)
         end = self._climb_on(leader, lambda _: leader.is_settled)
         if end == TrainingEnd.OPTIMUM_FOUND:
