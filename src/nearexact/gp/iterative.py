@@ -235,9 +235,8 @@ class IterativeObjective:
         r = solution.residuals[:, :count].contiguous().view_as(f.y)
         least = dot(f.y, v) + dot(r, v)  # 2yᵀv − vᵀK̂v, as K̂v = y − r
         quadratic = Interval(least, least + float(solution.residual_bounds[:count].sum()))
-        bounds = f.bounds.meet(quadratic=quadratic)
-        if blocks is not None:
-            bounds = bounds.meet(log_det=Interval(upper=blocks.most_log_det))
+        proved = Interval() if blocks is None else Interval(upper=blocks.most_log_det)
+        bounds = f.bounds.meet(quadratic=quadratic, log_det=proved)
         # What is proved about log|K̂| holds for the estimate, too.
         log_det = min(max(P.log_det + float(logs.mean()), bounds.log_det.lower), bounds.log_det.upper)
         value = likelihood(f.n, log_det, least, count)

@@ -76,14 +76,15 @@ class Finishing:
     def _solve_once(self, model: HeldModel, keep: Keep) -> None:
         """The exact GP at the θ of the search, where there was no time for an evaluation: the mean, then variances."""
         self._tried_to_solve = True
+        self.plan.consider_blocks()
         timer, cost = self.plan.timer, self.plan.cost
         m = cost.most_points(self.plan.sizes, SELECTING_SHARE * self.plan.left_to_finish())
-        solver, seed = self.workbench.solver(model, m), self.workbench.new_seed()
+        solver, seed = self.workbench.solver(model, m, cost.given), self.workbench.new_seed()
         sparse = HeldModel.sparse(model.theta, solver.factorisation)
         keep(sparse)
         theta = self._with_enough_noise(model.theta, solver.factorisation)
         if theta is not model.theta:
-            solver = self.workbench.solver(replace(sparse, theta=theta), sparse.points)
+            solver = self.workbench.solver(replace(sparse, theta=theta), sparse.points, cost.given)
             sparse = HeldModel.sparse(theta, solver.factorisation)
             keep(sparse)
         computing = cost.computing(CHECKING_PASSES)  # K again, if time is up before the weights are right

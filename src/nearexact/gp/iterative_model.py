@@ -69,7 +69,7 @@ class HeldModel:
         posterior = IterativePosterior.of(
             solver.factorisation, data.X, data.y, end.weights, end.residual_bound, end.variances, data.row_noise
         )
-        bounds = self.bounds.meet(quadratic=end.quadratic).meet(log_det=solver.factorisation.bounds.log_det)
+        bounds = self.bounds.meet(quadratic=end.quadratic, log_det=solver.log_det)
         value = self.value if self.estimate is not None else bounds.lower
         points = len(posterior.Z)
         return replace(self, value=value, bounds=bounds, points=points, posterior=posterior, iterations=end.iterations)

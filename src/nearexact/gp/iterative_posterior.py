@@ -218,6 +218,12 @@ class ModelSolver(ColumnSolver):
         objective = SparseObjective(kernel, s, *data, row_noise=posterior.row_noise, memory_limit=memory_limit)
         return ModelSolver(objective, kernel, s, StoredKernel(posterior.X, objective.spare_memory))
 
+    @property
+    def log_det(self) -> Interval:
+        """Where log|K̂| lies, as far as both preconditioners prove it."""
+        proved = self.factorisation.bounds.log_det
+        return proved if self.blocks is None else proved.meet(Interval(upper=self.blocks.most_log_det))
+
     def finish(self, weights: Tensor | None, error: float, seed: int, rows: int = CALIBRATION_ROWS[0]) -> Finished:
         """Weights nearer to K̂⁻¹y, so that the mean is off by at most `error` deviations of the noise; and variances.
 
