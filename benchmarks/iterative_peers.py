@@ -3,10 +3,10 @@
     NEAREXACT_DATA=<folder> python benchmarks/iterative_peers.py [--datasets kin40k protein] [--rows 20000]
 
 `evaluation`: value and gradient at the same hyperparameters, those of a search on 2,000 rows, by `IterativeObjective`
-with as many inducing points as training would begin with, and by GPyTorch's conjugate gradients as the method `itergp`
+with the preconditioner that training would begin with, and by GPyTorch's conjugate gradients as the method `itergp`
 uses them (rank 100 preconditioner, 10 probes, Lanczos quadrature, the kernel matrix kept where it fits). Residuals of
 all solves are computed afterwards, relative to their right-hand sides. Of both the first evaluation counts, selection
-of inducing points included.
+of inducing points and of blocks included.
 `rate`: seconds of a product (K + sI)D that computes K again, next to those of distances and exp over the same blocks.
 `memory`: value and gradient under a limit of 2 GB, next to those without.
 """
@@ -26,10 +26,13 @@ from nearexact.bench.datasets import load_split
 from nearexact.bench.methods.itergp import IterGP, _estimate
 from nearexact.bench.methods.kernel_matrix import Products
 from nearexact.gp import ExactTraining, greedy_variance
+from nearexact.gp.budget import Timer
 from nearexact.gp.iterative import PROBES, IterativeObjective
 from nearexact.gp.iterative_cost import EvaluationCost, possible_sizes
+from nearexact.gp.iterative_plan import IterativePlan
 from nearexact.gp.iterative_training import FIRST_POINTS
 from nearexact.gp.kernel_product import BLOCK_ROWS, KernelProduct
+from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.sparse import SparseObjective
 from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel
@@ -53,20 +56,27 @@ def problem(dataset: str, rows: int) -> Problem:
     return X, y, posterior.kernel, posterior.noise_variance
 
 
-def points(X: torch.Tensor, y: torch.Tensor, kernel: Kernel, s: float) -> int:
-    """With which training would begin: as many as make an evaluation cheapest, after a look at a sparse GP."""
+def preconditioner(X: torch.Tensor, y: torch.Tensor, kernel: Kernel, s: float) -> tuple[int, int]:
+    """With which training would begin after a look at a sparse GP: points, and rows given for each block or 0."""
     Z = X[torch.randperm(len(X), generator=torch.Generator().manual_seed(0))[:FIRST_POINTS]]
     residuals = SparseObjective(kernel, s, X, y, Z).factorise(kernel, s, residuals=True).residuals
     assert residuals is not None
     memory = memory_budget(None, X.device)
     cost = EvaluationCost.tried(kernel, X, memory).after_sparse(FIRST_POINTS, float(residuals.mean()), s)
-    return cost.cheapest(possible_sizes(kernel, len(X), kernel.features(X[:1], X[0]).shape[1], memory))
+    sizes = possible_sizes(kernel, len(X), kernel.features(X[:1], X[0]).shape[1], memory)
+    plan = IterativePlan(sizes, len(X), Timer(), may_factorise=False)
+    plan.cost = cost
+    plan.consider_blocks()
+    return plan.points(), plan.cost.given
 
 
 def evaluation(X: torch.Tensor, y: torch.Tensor, kernel: Kernel, s: float) -> Outcome:
     started = time.perf_counter()
-    Z = X[torch.from_numpy(greedy_variance(kernel, X, points(X, y, kernel, s), seed=0))]
-    objective = IterativeObjective(kernel, s, X, y, Z)
+    m, given = preconditioner(X, y, kernel, s)
+    Z = X[torch.from_numpy(greedy_variance(kernel, X, m, seed=0))]
+    memory = memory_budget(None, X.device)
+    blocks = RowBlocks.chosen(kernel, s, X, given, memory=memory) if given else None
+    objective = IterativeObjective(kernel, s, X, y, Z, blocks=blocks)
     estimate, gradients, _ = objective.evaluate(kernel, s)
     ours = time.perf_counter() - started
     objective.product.release()
@@ -85,6 +95,7 @@ def evaluation(X: torch.Tensor, y: torch.Tensor, kernel: Kernel, s: float) -> Ou
     return {
         "seconds": ours,
         "points": len(Z),
+        "given": given,
         "iterations": estimate.iterations,
         "residual": our_residual,
         "estimate": estimate.value,

@@ -15,6 +15,7 @@ from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_posterior import ModelSolver
 from nearexact.gp.prediction_bounds import ExactSystem
 from nearexact.gp.prediction_solvers import CholeskySolver, Solver, SparseSolver
+from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.row_noise import RowNoise, noise_only
 from nearexact.gp.search import Search
 from nearexact.gp.stored_kernel import StoredKernel
@@ -129,15 +130,17 @@ def test_predictions_lie_within_proved_bounds(method: str) -> None:
 
 @pytest.mark.parametrize("targets", [1, 2])
 def test_conjugate_gradients_find_the_exact_gp(targets: int) -> None:
-    """With all rows as inducing points nothing has to be estimated."""
+    """With all rows as inducing points, or given for blocks, nothing has to be estimated."""
     X, Y = two_targets(50)
     y, noise = Y[:, 0] if targets == 1 else Y, noise_of_rows(50, seed=2)
-    objective = IterativeObjective(KERNEL, NOISE, X, y, X, row_noise=noise, tolerance=1e-20)
     exact = ExactObjective(KERNEL, NOISE, X, y, row_noise=noise)
-    value, gradient = objective(objective.theta0)
     expected, expected_gradient = exact(exact.theta0)
-    assert value == pytest.approx(expected, abs=1e-5)
-    assert gradient == pytest.approx(expected_gradient, rel=1e-4, abs=1e-4)
+    given = RowBlocks.chosen(KERNEL, NOISE, exact.X, 40, memory=PLENTY, row_noise=noise)  # all rows before each block
+    for Z, blocks in ((X, None), (X[:15], given)):
+        objective = IterativeObjective(KERNEL, NOISE, X, y, Z, blocks=blocks, row_noise=noise, tolerance=1e-20)
+        value, gradient = objective(objective.theta0)
+        assert value == pytest.approx(expected, abs=1e-5)
+        assert gradient == pytest.approx(expected_gradient, rel=1e-4, abs=1e-4)
 
     few = IterativeObjective(KERNEL, NOISE, X, y, X[:15], row_noise=noise, probes=64)
     estimate = few.estimate(KERNEL, NOISE)

@@ -147,7 +147,7 @@ class RowBlocks:
 
     @property
     def memory(self) -> int:
-        """Bytes of all factors, and of what is computed beside them."""
+        """Bytes of all factors."""
         return 8 * sum((len(k) + 2 * len(b)) * len(b) for k, b in zip(self.known, self.blocks, strict=True))
 
     def flops(self, features: int) -> float:
