@@ -64,7 +64,7 @@ def preconditioner(X: torch.Tensor, y: torch.Tensor, kernel: Kernel, s: float) -
     memory = memory_budget(None, X.device)
     cost = EvaluationCost.tried(kernel, X, memory).after_sparse(FIRST_POINTS, float(residuals.mean()), s)
     sizes = possible_sizes(kernel, len(X), kernel.features(X[:1], X[0]).shape[1], memory)
-    plan = IterativePlan(sizes, len(X), Timer(), may_factorise=False)
+    plan = IterativePlan(sizes, len(X), Timer(), may_factorise=False, may_block=True)
     plan.cost = cost
     plan.consider_blocks()
     return plan.points(), plan.cost.given
@@ -74,8 +74,7 @@ def evaluation(X: torch.Tensor, y: torch.Tensor, kernel: Kernel, s: float) -> Ou
     started = time.perf_counter()
     m, given = preconditioner(X, y, kernel, s)
     Z = X[torch.from_numpy(greedy_variance(kernel, X, m, seed=0))]
-    memory = memory_budget(None, X.device)
-    blocks = RowBlocks.chosen(kernel, s, X, given, memory=memory) if given else None
+    blocks = RowBlocks.chosen(kernel, s, X, given) if given else None
     objective = IterativeObjective(kernel, s, X, y, Z, blocks=blocks)
     estimate, gradients, _ = objective.evaluate(kernel, s)
     ours = time.perf_counter() - started

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import gpr_objective, greedy_variance
+from nearexact.gp import gpr_objective, greedy_variance, iterative
 from nearexact.gp.block_cg import NotConvergedError
 from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.iterative import TOLERANCE, Estimate, IterativeObjective
@@ -33,7 +33,7 @@ def objective(
     if given:
         noise = options.get("row_noise")
         chosen = kernel.for_inputs(X.shape[1]), s, torch.from_numpy(X), given
-        options["blocks"] = RowBlocks.chosen(*chosen, memory=10**9, row_noise=noise)  # type: ignore[arg-type]
+        options["blocks"] = RowBlocks.chosen(*chosen, row_noise=noise)  # type: ignore[arg-type]
     return IterativeObjective(kernel, s, X, y, Z, seed=seed, **options), X, y  # type: ignore[arg-type]
 
 
@@ -86,6 +86,16 @@ def test_noise_falls_as_blocks_are_given_more_rows_and_iterations_too() -> None:
         iterations.append(max(e.iterations for e in estimates))
     assert errors[0] > 2.0 * errors[1] > 4.0 * errors[2]
     assert iterations[0] > iterations[1] > iterations[2]
+
+
+def test_what_is_known_about_the_trace_makes_estimates_by_blocks_more_precise(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = objective(ROUGH, NOISE, 400, 20, given=40)[0]
+    error = one.estimate(ROUGH, NOISE).standard_error
+    gradients = np.array([one.with_new_probes(seed)(one.theta0)[1] for seed in range(8)])
+    monkeypatch.setattr(iterative, "share_of_excess", lambda _: 0.0)
+    assert error < 0.7 * one.estimate(ROUGH, NOISE).standard_error
+    without = np.array([one.with_new_probes(seed)(one.theta0)[1] for seed in range(8)])
+    assert (gradients.std(axis=0) < 0.8 * without.std(axis=0)).all()
 
 
 def test_blocks_prove_more_than_points_about_the_log_determinant() -> None:

@@ -24,7 +24,7 @@ from nearexact.gp import (
 from nearexact.gp.climbs import FIRST_STEPS, SETTLED, STALE, STALE_ITERATIONS
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import EvaluationCost, iterative_fits, possible_sizes
+from nearexact.gp.iterative_cost import BLOCK_POINTS, EvaluationCost, blocks_fit, iterative_fits, possible_sizes
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.optimise import OptimiserEnd
@@ -71,10 +71,11 @@ def trained() -> IterativeTraining:
 def few_rows_given() -> Iterator[None]:
     """Blocks are taken with few rows, too, where points are cheap."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iterative_plan, "FEWEST_BLOCKS", 0)
+        patch.setattr(iterative_cost, "FEWEST_BLOCKS", 0)
         patch.setattr(iterative_plan, "FEW_ITERATIONS", 0.0)
-        patch.setattr(iterative_cost, "BLOCK_SHARE", 10.0)
+        patch.setattr(iterative_plan, "TRIAL", 10.0)
         patch.setattr(iterative_cost, "GIVEN", 24)
+        patch.setattr(iterative_cost, "BLOCK_POINTS", 50)
         yield
 
 
@@ -359,8 +360,9 @@ def test_blocks_are_worth_as_many_iterations_as_points_would_cost() -> None:
     blocks = rough_cost.by_blocks(1500)
     assert blocks is not None
     assert blocks.given > 0
-    spent, allowed = blocks.sweeping(700) + blocks.solving(700), rough_cost.sweeping(1500) + rough_cost.solving(1500)
-    assert 1.4 * allowed < spent <= 1.5 * allowed
+    assert not blocks.is_measured
+    spent = blocks.sweeping(BLOCK_POINTS) + blocks.solving(BLOCK_POINTS)
+    assert spent == pytest.approx(rough_cost.sweeping(1500) + rough_cost.solving(1500))
     assert blocks.predicted_iterations(100) == blocks.predicted_iterations(2000) == blocks.iterations
     assert smooth.by_blocks(100) is None
 
@@ -436,6 +438,16 @@ def test_points_are_so_many_that_memory_holds_them_and_the_kernel_matrix_if_it_c
     assert max(modest) < max(generous)
     assert stored_bytes(n, Storage.FLOAT32) + 8 * n * max(modest) <= 100_000_000
     assert possible_sizes(kernel, n, 5, 2_000_000) == []
+
+
+def test_blocks_are_taken_where_memory_holds_them_besides_points() -> None:
+    kernel, rows = SquaredExponential([1.0, 1.0], 1.0), 20_000
+    assert blocks_fit(kernel, rows, 4, 10**10)
+    assert blocks_fit(kernel, rows, 4, 600_000_000)  # without K, as with points alone
+    assert not blocks_fit(kernel, rows, 4, 200_000_000)
+    with_K = stored_bytes(rows, Storage.FLOAT32)
+    assert not blocks_fit(kernel, rows, 4, with_K + 300_000_000)  # they would leave no room for it
+    assert not blocks_fit(kernel, 1000, 4, 10**10)
 
 
 def test_memory_that_is_too_small_is_refused_at_once() -> None:

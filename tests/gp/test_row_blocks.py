@@ -15,7 +15,7 @@ from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.row_noise import RowNoise
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.sparse import SparseObjective
-from nearexact.kernels import Kernel, Matern12, SquaredExponential
+from nearexact.kernels import Kernel, Matern12, Periodic, SquaredExponential
 from nearexact.typing import FloatArray
 from tests.gp.helpers import assert_gradient_is_right
 from tests.problems import KERNELS, standardised
@@ -28,18 +28,25 @@ class Density:
     """The negative density of targets as a function of θ."""
 
     def __init__(
-        self, kernel: Kernel, n: int, given: int, y: FloatArray | None = None, row_noise: RowNoise | None = None
+        self,
+        kernel: Kernel,
+        n: int,
+        given: int,
+        y: FloatArray | None = None,
+        row_noise: RowNoise | None = None,
+        weights: torch.Tensor | None = None,
     ) -> None:
         X, usual = standardised(n)
         self.layout = ParameterLayout(kernel, X.shape[1])
         self.theta = self.layout.pack(self.layout.kernel, NOISE)
+        self.weights = weights
         self.y = torch.from_numpy(usual if y is None else y)
-        self.blocks = RowBlocks.chosen(
-            self.layout.kernel, NOISE, torch.from_numpy(X), given, memory=ENOUGH, row_noise=row_noise
-        )
+        self.blocks = RowBlocks.chosen(self.layout.kernel, NOISE, torch.from_numpy(X), given, row_noise=row_noise)
 
     def __call__(self, theta: FloatArray) -> tuple[float, FloatArray]:
-        return self.layout.negated(lambda kernel, s: self.blocks.density(kernel, s, self.y), theta)
+        return self.layout.negated(
+            lambda kernel, s: self.blocks.density(kernel, s, self.y, weights=self.weights), theta
+        )
 
 
 def some_noise(n: int, known: float) -> RowNoise:
@@ -72,6 +79,15 @@ def test_several_targets_and_noise_of_rows_have_their_gradients(known: float) ->
     assert whole(whole.theta)[0] == pytest.approx(exact(whole.theta)[0])
 
 
+def test_weights_are_those_of_quadratic_forms_beside_one_determinant() -> None:
+    y, noise = np.random.default_rng(0).normal(size=(60, 2)), some_noise(60, 0.0)
+    weighted = Density(Matern12(1.0), 60, 10, y, noise, weights=torch.tensor([0.7, -0.2], dtype=torch.float64))
+    assert_gradient_is_right(weighted, weighted.theta)
+    values = [Density(Matern12(1.0), 60, 10, y[:, i] * scale, noise) for i in (0, 1) for scale in (0.0, 1.0)]
+    none, first, _, second = (value(value.theta)[0] for value in values)
+    assert weighted(weighted.theta)[0] == pytest.approx(none + 0.7 * (first - none) - 0.2 * (second - none))
+
+
 def test_with_more_rows_given_it_comes_nearer_to_the_exact_one() -> None:
     kernel = Matern12(0.5)
     exact = gpr_objective(kernel, NOISE, *standardised(600))
@@ -88,7 +104,7 @@ def preconditioner(kernel: Kernel, n: int, given: int, row_noise: RowNoise | Non
     X, y = standardised(n)
     sparse = SparseObjective(kernel, NOISE, X, y, X[:10], row_noise=row_noise)
     f = sparse.factorise(sparse.layout.kernel, NOISE, residuals=True)
-    chosen = RowBlocks.chosen(f.kernel, NOISE, sparse.X, given, memory=ENOUGH, row_noise=row_noise)
+    chosen = RowBlocks.chosen(f.kernel, NOISE, sparse.X, given, row_noise=row_noise)
     return BlockPreconditioner(chosen, f)
 
 
@@ -125,7 +141,7 @@ def test_its_log_determinant_is_proved_to_be_no_less(kernel: Kernel) -> None:
 
 def test_rows_that_a_kernel_cannot_tell_apart_from_too_little_noise_end_in_an_error() -> None:
     X = torch.zeros(40, 2, dtype=torch.float64)
-    blocks = RowBlocks.chosen(SquaredExponential([1.0, 1.0], 1.0), NOISE, X, 10, memory=ENOUGH)
+    blocks = RowBlocks.chosen(SquaredExponential([1.0, 1.0], 1.0), NOISE, X, 10)
     with pytest.raises(NumericalError, match="no Cholesky factor"):
         blocks.density(SquaredExponential([1.0, 1.0], 1.0), -0.5, torch.zeros(40))
     assert math.isfinite(blocks.density(SquaredExponential([1.0, 1.0], 1.0), NOISE, X[:, 0])[0])
@@ -139,10 +155,20 @@ def test_rows_are_known_to_be_near_where_one_lengthscale_is_short(monkeypatch: p
     K = torch.from_numpy(kernel(X.numpy()) + 1e-3 * np.eye(600))
 
     def excess() -> float:
-        blocks = RowBlocks.chosen(kernel, 1e-3, X, 16, memory=ENOUGH)
+        blocks = RowBlocks.chosen(kernel, 1e-3, X, 16)
         logs = [float(2.0 * factor.L.diagonal().log().sum()) for factor in blocks.factors(kernel, 1e-3)]
         return sum(logs) - float(torch.logdet(K))
 
     found = excess()
     monkeypatch.setattr(chain_rule, "MOST_HALVINGS", 1)
     assert found < 0.1 * excess()
+
+
+def test_rows_in_phase_are_near_however_far_away() -> None:
+    X = torch.from_numpy(np.random.default_rng(0).uniform(0.0, 50.0, size=(400, 1)))
+    kernel = Periodic(period=1.0, lengthscales=0.05, variance=1.0)
+    blocks = RowBlocks.chosen(kernel, 0.01, X, 20)
+    last, given = blocks.blocks[-1], blocks.known[-1]
+    K = torch.from_numpy(kernel(X.numpy()))
+    before = torch.cat(list(blocks.blocks[:-1]))
+    assert float(K[last][:, given].amax(0).min()) >= float(K[last][:, before].amax(0).topk(20).values.min()) - 1e-4

@@ -135,7 +135,7 @@ def test_conjugate_gradients_find_the_exact_gp(targets: int) -> None:
     y, noise = Y[:, 0] if targets == 1 else Y, noise_of_rows(50, seed=2)
     exact = ExactObjective(KERNEL, NOISE, X, y, row_noise=noise)
     expected, expected_gradient = exact(exact.theta0)
-    given = RowBlocks.chosen(KERNEL, NOISE, exact.X, 40, memory=PLENTY, row_noise=noise)  # all rows before each block
+    given = RowBlocks.chosen(KERNEL, NOISE, exact.X, 40, row_noise=noise)  # all rows before each block
     for Z, blocks in ((X, None), (X[:15], given)):
         objective = IterativeObjective(KERNEL, NOISE, X, y, Z, blocks=blocks, row_noise=noise, tolerance=1e-20)
         value, gradient = objective(objective.theta0)

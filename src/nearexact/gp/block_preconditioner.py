@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nearexact.gp.block_columns import Check, by_columns
 from nearexact.gp.factorisation import Factorisation
+from nearexact.gp.kernel_product import MOST_ABREAST
 from nearexact.gp.linalg import cholesky_log_det
 from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.row_noise import scaled_rows
@@ -42,7 +43,8 @@ class BlockPreconditioner:
                 solved.index_add_(0, rows, W @ whitened)
             return solved, quadratics
 
-        (solved, quadratics), *others = by_columns(len(self.factors), work, check, device=R.device)
+        at_most = 1 if R.shape[1] > MOST_ABREAST else None
+        (solved, quadratics), *others = by_columns(len(self.factors), work, check, device=R.device, at_most=at_most)
         for more, sums in others:
             solved += more
             quadratics += sums

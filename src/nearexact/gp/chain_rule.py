@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,8 +32,10 @@ GIVEN = (256, 512, 1024, 2048, 4096)  # rows for a block, one bound after the ot
 GROWTH = 4.0  # of the time from one bound to the next, at most
 SETTLED_PER_ROW = 1e-3  # of log|K̂|: a bound that falls by less is hardly above it
 BLOCK_SHARE = 0.5  # of the rows that are given: fewer take longer, more bring less
-SAMPLED_ROWS, LEAST_CORRELATION, MOST_HALVINGS = 256, 0.01, 30  # of inputs that are brought together
-SQUARE_ARRAYS = 2  # of a block and the rows given, besides the kernel's own
+# Of so many rows the median correlation shows whether rows have anything to do with each other; how often inputs are
+# brought together by half until they have; and how much correlations of these count.
+SAMPLED_ROWS, LEAST_CORRELATION, MOST_HALVINGS, FAINT = 256, 0.01, 30, 1e-6
+SQUARE_ARRAYS = 3  # of a block and the rows given, besides the kernel's own
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,25 +85,40 @@ class Ordered:
 
 @dataclass(frozen=True, eq=False)
 class Nearness:
-    """Which rows are near to each other, by correlations."""
+    """Which rows are near to each other, by correlations.
+
+    With a short lengthscale these are 0 between nearly all rows, and do not tell near ones from far ones. Then those of
+    inputs that are brought together decide between rows that have next to nothing to do with each other.
+    """
 
     kernel: Kernel
     features: Tensor  # [N, F]
     deviations: Tensor  # of noisy values [N]
+    together: Nearness | None = None
 
     @staticmethod
     def of(kernel: Kernel, X: Tensor, noise: Tensor, sample: Tensor) -> Nearness:
-        """As by the kernel, of inputs that are brought together where rows have next to nothing to do with each other.
-
-        With a short lengthscale correlations are 0 between nearly all rows, and do not tell near ones from far ones.
-        """
+        """As by the kernel; `sample` shows whether that is enough."""
+        nearness = Nearness._by(kernel, X, noise)
+        if nearness._tells(sample):
+            return nearness
         for _ in range(MOST_HALVINGS):
-            features = kernel.features(X, X.mean(0))
-            nearness = Nearness(kernel, features, (kernel.diagonal(features) + noise).sqrt())
-            if float(nearness.correlations(sample, sample).abs().median()) >= LEAST_CORRELATION:
-                break
             X = 0.5 * X
+            together = Nearness._by(kernel, X, noise)
+            if together._tells(sample):
+                return replace(nearness, together=together)
         return nearness
+
+    @staticmethod
+    def _by(kernel: Kernel, X: Tensor, noise: Tensor) -> Nearness:
+        features = kernel.features(X, X.mean(0))
+        return Nearness(kernel, features, (kernel.diagonal(features) + noise).sqrt())
+
+    def _tells(self, sample: Tensor) -> bool:
+        """Whether most rows have something to do with each other, about the noise."""
+        K = self.kernel.gram(self.features[sample])
+        deviations = K.diagonal().sqrt()
+        return float((K / deviations / deviations[:, None]).abs().median()) >= LEAST_CORRELATION
 
     def groups(self, rows: Tensor, most: int) -> Iterator[Tensor]:
         """These rows in groups, each halved by which of two rows far from each other its rows are nearer to."""
@@ -132,7 +149,8 @@ class Nearness:
     def correlations(self, rows: Tensor, others: Tensor) -> Tensor:
         """Between noisy values at some rows and at others: [rows, others]."""
         K = self.kernel.cross(self.features[rows], self.features[others])
-        return K.div_(self.deviations[rows, None]).div_(self.deviations[others])
+        K.div_(self.deviations[rows, None]).div_(self.deviations[others])
+        return K if self.together is None else K.add_(self.together.correlations(rows, others), alpha=FAINT)
 
 
 def log_det_bounds(
@@ -186,7 +204,7 @@ def log_det_bound(
     A few matrices of these and the block must fit into the memory. `check` is called between blocks.
     """
     ordered = Ordered.of(kernel, noise_variance, X, row_noise, block_rows(given), seed)
-    at_most = abreast(memory, kernel, given)
+    at_most = max(memory // needed_memory(kernel, given), 1)
 
     def work(numbers: Sequence[int], check: Check) -> float:
         total = 0.0
@@ -202,11 +220,6 @@ def log_det_error(diagonal: Tensor, noise: Tensor) -> float:
     """By how much rounding may change log|K̂| of rows with these k(x, x) and noise variances."""
     eps = torch.finfo(diagonal.dtype).eps
     return 2.0 * rounding_error(relative_rounding(diagonal, float(noise.min()), eps))
-
-
-def abreast(memory: int, kernel: Kernel, given: int) -> int:
-    """How many blocks there is memory for at once."""
-    return max(memory // needed_memory(kernel, given), 1)
 
 
 def block_rows(given: int) -> int:

@@ -179,7 +179,8 @@ class Climbs:
             estimate.iterations, len(objective.sparse.Z), objective.timing.seconds,
         )  # fmt: skip
         if is_first or estimate.value > self.model.value:  # estimates with other probes cannot be compared
-            self.model = HeldModel.estimated(np.array(theta), estimate, bench.X, bench.y, bench.row_noise)
+            given = self.plan.cost.given
+            self.model = HeldModel.estimated(np.array(theta), estimate, bench.X, bench.y, bench.row_noise, given)
             self.kept(self.model)
             objective.most_iterations = most_iterations(estimate.iterations)
         return estimate, bench.layout.gradient(theta, gradients, by_noise)

@@ -45,8 +45,14 @@ class ColumnSolver:
         tolerance: float | Tensor,
         most_iterations: int = MOST_ITERATIONS,
         on_iteration: Callable[[BlockSolution], None] | None = None,
+        *,
+        proves: bool = True,
     ) -> BlockSolution:
-        """K̂⁻¹B, with residuals in 64 bits."""
+        """K̂⁻¹B, with residuals in 64 bits.
+
+        Residual bounds, and the tolerance, are those that `precondition` proves, or else of what preconditions.
+        """
+        proved_by_itself = self.blocks is None or not proves
         is_rounded = self.product.storage is Storage.FLOAT32
         return block_cg(
             lambda D: self.product(D, self.check),
@@ -54,25 +60,26 @@ class ColumnSolver:
             B,
             tolerance=tolerance,
             most_iterations=most_iterations,
-            squares=None if self.blocks is None else lambda R: self.precondition.solve(R, self.check)[1],
-            rounding=self.precondition.rounding,
+            squares=None if proved_by_itself else lambda R: self.precondition.squares(R, self.check),
+            rounding=self.precondition.rounding if proves else 0.0,
             exact_multiply=(lambda D: self.product.in_full(D, self.check)) if is_rounded else None,
             check=self.check,
             on_iteration=on_iteration,
         )
 
     def in_enough_digits(self, B: Tensor, tolerance: float, most_iterations: int = MOST_ITERATIONS) -> BlockSolution:
-        """The same, with K in 64 bits where 32 turn out to be too few for these columns."""
+        """The same, with K in 64 bits where 32 turn out to be too few for these columns; blocks prove nothing."""
+        proves = self.blocks is None
         if self.is_precise(B, tolerance):
             try:
-                return self(B, tolerance, most_iterations)
+                return self(B, tolerance, most_iterations, proves=proves)
             except NotConvergedError as error:
                 is_cut_short = most_iterations <= error.solution.iterations < MOST_ITERATIONS
                 if is_cut_short or self.product.storage is not Storage.FLOAT32:
                     raise
                 logger.info("with a matrix in 32 bits: %s", error)
         self.use_full()
-        return self(B, tolerance, most_iterations)
+        return self(B, tolerance, most_iterations, proves=proves)
 
     def use_full(self) -> None:
         """Keep K in 64 bits from now on."""
@@ -91,8 +98,11 @@ class ColumnSolver:
         first, before = self._solve(B)
         product = self.product(first, self.check)
         errors = self.product.rounding_errors(first, product) / self.precondition.f.noise_variance
-        unexplained = (first * product).sum(0) / before - 1.0  # bᵀP⁻¹(K̂ − P)P⁻¹b/bᵀP⁻¹b
-        allowed = (ROUNDING_OF_UNEXPLAINED * unexplained.abs()).clamp_(min=ROUNDING_SHARE * tolerance)
+        if self.blocks is None:
+            unexplained = (first * product).sum(0) / before - 1.0  # bᵀP⁻¹(K̂ − P)P⁻¹b/bᵀP⁻¹b
+        else:  # of which the mean is 0, as tr P⁻¹K̂ = N; the square is not: |P⁻½(K̂ − P)P⁻¹b|²/bᵀP⁻¹b
+            unexplained = self._solve(product - B)[1] / before
+        allowed = (ROUNDING_OF_UNEXPLAINED * unexplained).clamp_(min=ROUNDING_SHARE * tolerance)
         return bool((errors <= allowed * before).all())
 
     def _solve(self, R: Tensor) -> tuple[Tensor, Tensor]:

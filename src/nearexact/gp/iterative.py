@@ -17,8 +17,12 @@ leaves unexplained: so the noise of the estimate vanishes as M grows, and M is a
 #   K̄_ZZ   = −L⁻ᵀ VP̄Vᵀ L⁻¹ = ½ L⁻ᵀ(B⁻¹G/s − mean (Vb)(Vb)ᵀ) L⁻¹          [M, M]
 #   ∂/∂s   = ½vᵀv − ½ [tr P⁻¹ + mean (aᵀb − bᵀb)],  tr P⁻¹ = (N − tr(B⁻¹G)/s)/s
 #
-# With the P of row_blocks.py, P̄ is the adjoint of mean log N(z | 0, P) with z as it is, whose derivative
-# −½ [tr P⁻¹∂P − mean bᵀ∂Pb] is computed block by block.
+# With the P of row_blocks.py, −½ [tr P⁻¹∂P − mean bᵀ∂Pb] is the derivative of mean log N(z | 0, P) with z as it is, and
+# is computed block by block. There tr P⁻¹K̂ = N whatever θ is. So another control variate has the mean 0, for any c:
+#
+#   c mean (zᵀb) (e₁ᵀTe₁ − 1)  =  c mean (bᵀK̂b − zᵀb)                   taken off log|K̂|
+#   c mean (bᵀ∂K̂b − bᵀ∂P P⁻¹K̂b)                                        taken off its derivative: a becomes a − cb,
+#                                                                       and the last b in bᵀ∂Pb becomes b − cP⁻¹K̂b
 #
 # Of several targets each has its own v, and what comes from the determinant counts T times. With noise that differs
 # from row to row all of this is of scaled rows (row_noise.py), where K̄ gets back the factors: v, a and b become Ωv, Ωa
@@ -37,7 +41,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from nearexact.gp.block_cg import BlockSolution
+from nearexact.gp.block_cg import BlockSolution, NotConvergedError
 from nearexact.gp.block_columns import Check, by_columns, most_cores
 from nearexact.gp.block_preconditioner import BlockPreconditioner
 from nearexact.gp.bounds import Interval, LikelihoodBounds, likelihood
@@ -69,6 +73,9 @@ logger = logging.getLogger(__name__)
 
 PROBES = 11  # with y twelve columns, of which products take less time than those of nine
 TOLERANCE = 1e-4  # of rᵀP⁻¹r, relative to its start
+# The same with blocks, times that: eigenvalues of P⁻¹K̂ may be small there, so that errors are larger than residuals
+# tell. They must not be more than so much, relative to zᵀP⁻¹z.
+BLOCK_SHARE, MOST_INACCURACY = 0.01, 1e-3
 GRADIENT_ROWS = 384  # of a block of K̄, and as many columns
 COLUMN_ARRAYS = 14  # [N, probes + 1] arrays that are alive at once, at most
 BLOCK_ARRAYS = 4  # blocks of K or K̄ that are alive at once, at most, besides the kernel's own
@@ -99,10 +106,10 @@ class IterativeObjective:
     """The negative estimate and its gradient as a function of θ, for fixed data, inducing points and probes.
 
     With `blocks` these precondition in the place of the sparse GP, which still proves the bounds. `tolerance` is what
-    conjugate gradients reduce rᵀP⁻¹r to, with P of the sparse GP, relative to its start. With `in_full` K is kept in 64
-    bits, as it is whenever 32 have proved too few. `check` is called often; an exception that it raises ends an
-    evaluation. Conjugate gradients that do not converge raise NotConvergedError: cut off too early, they would make the
-    estimate too high. Not for use by two threads at once.
+    conjugate gradients reduce rᵀP⁻¹r to, relative to its start; with blocks a hundredth of it is. With `in_full` K is
+    kept in 64 bits, as it is whenever 32 have proved too few. `check` is called often; an exception that it raises ends
+    an evaluation. Conjugate gradients that do not converge raise NotConvergedError: cut off too early, they would make
+    the estimate too high. Not for use by two threads at once.
     """
 
     def __init__(
@@ -178,15 +185,16 @@ class IterativeObjective:
     def evaluate(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensors, float]:
         """The estimate, and its derivatives by the kernel's parameters and by the noise variance."""
         started = self.clock()
-        estimate, probes, A, B = self._solve(kernel, noise_variance)
+        estimate, probes, A, B, c = self._solve(kernel, noise_variance)
         f, v = estimate.factorisation, estimate.solution
         B_rows = scaled_rows(B, f.scales)
+        A = A - c * B_rows if c else A
         gradients = self._exact_part(f.kernel, v, A, B_rows)
         self.check()
         if self.blocks is None:
             own, by_noise = self._sparse_part(f, B)
         else:
-            own, by_noise = self._blocks_part(self.blocks, f, probes)
+            own, by_noise = self._blocks_part(self.blocks, f, probes, B, c)
         add_to(gradients, own)
         by_noise += self._exact_part_by_noise(f, v, A, B_rows)
         self.flops += kernel_gradient_flops(f.n, f.n, self._n_features)
@@ -203,8 +211,11 @@ class IterativeObjective:
         )
         self._epsilon_Z, self._epsilon_X = epsilon_Z.to(self.X.device), epsilon_X.to(self.X.device)  # ε and ε′
 
-    def _solve(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensor, Tensor, Tensor]:
-        """The estimate, and columns [N, p]: probes z and b = P⁻¹z of scaled rows, a = K̂⁻¹z of unscaled ones between."""
+    def _solve(self, kernel: Kernel, noise_variance: float) -> tuple[Estimate, Tensor, Tensor, Tensor, float]:
+        """The estimate, columns [N, p], and c.
+
+        The columns are probes z and b = P⁻¹z of scaled rows, and a = K̂⁻¹z of unscaled ones between.
+        """
         s = noise_variance
         self.check()
         f = self.sparse.factorise(kernel, s, residuals=True)
@@ -223,19 +234,20 @@ class IterativeObjective:
         solution = self._conjugate_gradients(precondition, blocks, torch.cat([y, probes], dim=1))
         self.timing.solving = self.clock() - started
         B, weights = P.solve(probes, self.check)  # P⁻¹z and zᵀP⁻¹z
-        logs = torch.stack(
-            [
-                weight * sum_of_logs(alphas, betas, P.least_eigenvalue)
-                for weight, alphas, betas in zip(
-                    weights, solution.alphas.T[count:], solution.betas.T[count:], strict=True
-                )
-            ]
-        )
+        steps = zip(solution.alphas.T[count:], solution.betas.T[count:], strict=True)
+        spectra = [Spectrum.of(alphas, betas, P.least_eigenvalue) for alphas, betas in steps]
+        c = 0.0 if blocks is None else share_of_excess(spectra)
+        logs = weights * torch.stack([spectrum.log - c * spectrum.excess for spectrum in spectra])
         v = solution.columns[:, :count].contiguous().view_as(f.y)
         r = solution.residuals[:, :count].contiguous().view_as(f.y)
         least = dot(f.y, v) + dot(r, v)  # 2yᵀv − vᵀK̂v, as K̂v = y − r
-        quadratic = Interval(least, least + float(solution.residual_bounds[:count].sum()))
-        proved = Interval() if blocks is None else Interval(upper=blocks.most_log_det)
+        residual_bounds, proved = solution.residual_bounds[:count], Interval()
+        if blocks is not None:
+            _check_accuracy(solution, weights, spectra)
+            R = as_columns(r)
+            residual_bounds = precondition.squares(R, self.check) + precondition.rounding * R.square().sum(0)
+            proved = Interval(upper=blocks.most_log_det)
+        quadratic = Interval(least, least + float(residual_bounds.sum()))
         bounds = f.bounds.meet(quadratic=quadratic, log_det=proved)
         # What is proved about log|K̂| holds for the estimate, too.
         log_det = min(max(P.log_det + float(logs.mean()), bounds.log_det.lower), bounds.log_det.upper)
@@ -244,21 +256,24 @@ class IterativeObjective:
             value=value,
             standard_error=0.5 * count * float(logs.std()) / math.sqrt(len(logs)),
             solution=scaled_rows(v, f.scales),
-            residual_bound=float(solution.residual_bounds[:count].max()),
+            residual_bound=float(residual_bounds.max()),
             bounds=bounds,
             iterations=solution.iterations,
             factorisation=f,
         )
-        n, m, c = f.n, len(f.Z), probes.shape[1] + count
+        n, m, columns = f.n, len(f.Z), probes.shape[1] + count
+        if self.blocks is not None:
+            per_iteration = self.blocks.solving_flops(columns)
+            self.flops += self.blocks.factor_flops(self._n_features) + solution.iterations * per_iteration
         self.flops += sparse_flops(n, m, self._n_features) + solving_flops(
             n,
             m,
             self._n_features,
-            columns=c,
+            columns=columns,
             iterations=solution.iterations,
             stored=self.product.storage is not Storage.NONE,
         )
-        return estimate, probes, scaled_rows(solution.columns[:, count:], f.scales), B
+        return estimate, probes, scaled_rows(solution.columns[:, count:], f.scales), B, c
 
     def _exact_part_by_noise(self, f: Factorisation, v: Tensor, A: Tensor, B: Tensor) -> float:
         """½vᵀv − ½ mean aᵀb of unscaled rows, each with the factor of its noise."""
@@ -266,13 +281,22 @@ class IterativeObjective:
         row_noise = self.sparse.row_noise
         return float(by_row.sum() if row_noise is None else by_row @ row_noise.factors)
 
-    def _blocks_part(self, blocks: RowBlocks, f: Factorisation, probes: Tensor) -> tuple[Tensors, float]:
-        """−½[tr P⁻¹∂P − mean bᵀ∂Pb], which are derivatives of log N(z | 0, P): by the kernel's parameters and by s."""
-        share = f.targets / probes.shape[1]
-        z = probes if f.scales is None else scaled_rows(probes, 1.0 / f.scales)
-        _, gradients, by_noise = blocks.density(f.kernel, f.noise_variance, z, self.check)
-        self.flops += blocks.flops(self._n_features)
-        return {name: share * gradient for name, gradient in gradients.items()}, share * by_noise
+    def _blocks_part(
+        self, blocks: RowBlocks, f: Factorisation, probes: Tensor, B: Tensor, c: float
+    ) -> tuple[Tensors, float]:
+        """−½[tr P⁻¹∂P − mean bᵀ∂P(b − cP⁻¹K̂b)]: by the kernel's parameters and by s.
+
+        With u = z − cK̂b this is ∂(−½log|P| − ½ mean zᵀP⁻¹u), and 4zᵀP⁻¹u = (z + u)ᵀP⁻¹(z + u) − (z − u)ᵀP⁻¹(z − u).
+        """
+        u = probes - c * self.product(B, self.check)
+        columns, p = torch.cat([probes + u, probes - u], dim=1), probes.shape[1]
+        if f.scales is not None:
+            columns = scaled_rows(columns, 1.0 / f.scales)
+        weights = torch.full_like(columns[0], 0.25 / p)
+        weights[p:] *= -1.0
+        _, gradients, by_noise = blocks.density(f.kernel, f.noise_variance, columns, self.check, weights=weights)
+        self.flops += blocks.density_flops(self._n_features)
+        return {name: f.targets * gradient for name, gradient in gradients.items()}, f.targets * by_noise
 
     def _sparse_part(self, f: Factorisation, B: Tensor) -> tuple[Tensors, float]:
         """The same for the P of the sparse GP, from b of scaled rows."""
@@ -306,7 +330,8 @@ class IterativeObjective:
     ) -> BlockSolution:
         """K̂⁻¹ targets; with K in 64 bits where 32 are too few."""
         solver = ColumnSolver(self.product, precondition, self.check, blocks=blocks, in_full=self.in_full)
-        solution = solver.in_enough_digits(targets, self.tolerance, self.most_iterations)
+        tolerance = self.tolerance if blocks is None else BLOCK_SHARE * self.tolerance
+        solution = solver.in_enough_digits(targets, tolerance, self.most_iterations)
         self.in_full = solver.in_full  # the next θ will hardly differ
         return solution
 
@@ -349,16 +374,53 @@ def solving_memory(kernel: Kernel, n: int, probes: int = PROBES) -> int:
     return 8 * ((COLUMN_ARRAYS + cores - 1) * (probes + 1) * n + blocks)
 
 
-def sum_of_logs(alphas: Tensor, betas: Tensor, least: float) -> Tensor:
-    """e₁ᵀ log(T) e₁ for the Lanczos matrix T of one column of conjugate gradients; no eigenvalue counts as less."""
-    taken = int((alphas > 0.0).sum())
-    if taken == 0:
-        return alphas.new_zeros(())
-    alphas, betas = alphas[:taken], betas[:taken]
-    diagonal = 1.0 / alphas
-    diagonal[1:] += betas[:-1] / alphas[:-1]
-    beside = betas[:-1].sqrt() / alphas[:-1]
-    T = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
-    values, vectors = torch.linalg.eigh(T)
-    logs: Tensor = (vectors[0].square() * values.clamp_(min=least).log()).sum()
-    return logs
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Eigenvalues of P⁻¹K̂ as one column of conjugate gradients sees them, by its Lanczos matrix T."""
+
+    values: Tensor
+    shares: Tensor  # of the column's zᵀP⁻¹z
+
+    @staticmethod
+    def of(alphas: Tensor, betas: Tensor, least: float) -> Spectrum:
+        """From the coefficients; no eigenvalue counts as less."""
+        taken = int((alphas > 0.0).sum())
+        if taken == 0:
+            return Spectrum(alphas.new_ones(1), alphas.new_ones(1))
+        alphas, betas = alphas[:taken], betas[:taken]
+        diagonal = 1.0 / alphas
+        diagonal[1:] += betas[:-1] / alphas[:-1]
+        beside = betas[:-1].sqrt() / alphas[:-1]
+        T = torch.diag(diagonal) + torch.diag(beside, 1) + torch.diag(beside, -1)
+        values, vectors = torch.linalg.eigh(T)
+        return Spectrum(values.clamp_(min=least), vectors[0].square())
+
+    @property
+    def log(self) -> Tensor:
+        """e₁ᵀ log(T) e₁."""
+        return self.shares @ self.values.log()
+
+    @property
+    def excess(self) -> Tensor:
+        """e₁ᵀ(T − I)e₁."""
+        return self.shares @ (self.values - 1.0)
+
+
+def _check_accuracy(solution: BlockSolution, squares: Tensor, spectra: Sequence[Spectrum]) -> None:
+    """NotConvergedError where solutions of probes with these zᵀP⁻¹z may be further off than their residuals say.
+
+    In the norm of K̂ errors are up to rᵀP⁻¹r/λ, with the least eigenvalue λ of P⁻¹K̂; and logarithms of eigenvalues that
+    are as small may not have been seen.
+    """
+    least = min(float(spectrum.values.min()) for spectrum in spectra)
+    worst = float((solution.residual_bounds[-len(squares) :] / squares).max())
+    if not worst <= MOST_INACCURACY * least:
+        raise NotConvergedError(f"blocks leave eigenvalues of P⁻¹K̂ as small as {least:.2g}", solution)
+
+
+def share_of_excess(spectra: Sequence[Spectrum]) -> float:
+    """The c with which log λ − c(λ − 1) varies least: what is subtracted has the mean 0, where tr P⁻¹K̂ = N."""
+    values, shares = (torch.cat(parts) for parts in zip(*((s.values, s.shares) for s in spectra), strict=True))
+    excess = values - 1.0
+    square = float(shares @ excess.square())
+    return float(shares @ (excess * values.log())) / square if square > 0.0 else 0.0

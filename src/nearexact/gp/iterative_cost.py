@@ -17,9 +17,11 @@ from torch import Tensor
 
 from nearexact.gp import chain_rule
 from nearexact.gp.budget import held_memory
+from nearexact.gp.chain_rule import block_rows
 from nearexact.gp.exact import fastest
 from nearexact.gp.iterative import PROBES, solving_memory
 from nearexact.gp.memory import MemoryPlan
+from nearexact.gp.row_blocks import blocks_memory
 from nearexact.gp.schedule import LARGEST_SHARE
 from nearexact.gp.stored_kernel import Storage, StoredKernel, stored_bytes
 from nearexact.kernels.base import Kernel
@@ -54,9 +56,8 @@ PROVED_WITH, PROVING_PASSES = 1024, 2.0
 # Blocks of rows instead of points: rows given for each, operations for each row and pair of these, and points beside
 # them, for bounds and variances.
 GIVEN, BLOCK_OPERATIONS, BLOCK_POINTS = 512, 30.0, 700
-# Times the operations that an evaluation with points is predicted to sweep and to solve, which may be half of what it
-# takes where a function is rough: so many are worth trying with blocks.
-BLOCK_SHARE = 1.5
+FEWEST_BLOCKS = 16  # with fewer of them Cholesky is as cheap
+FEW_ITERATIONS = 8.0  # with points: then a function is so smooth that they are the better preconditioner
 TRIAL_ROWS = 2048  # products of which tell what those of all rows cost
 TRIAL_NOISE = 0.1
 
@@ -93,7 +94,7 @@ class EvaluationCost:
 
     def after_sparse(self, m: int, left_over: float, noise_variance: float) -> EvaluationCost:
         """Before the first evaluation, with what a sparse GP leaves of k(x, x): the function may be a smooth one."""
-        iterations = max(EVALUATION_BY_NOISE * math.sqrt(max(left_over, 0.0) / noise_variance), 1.0)
+        iterations = iterations_by_noise(left_over, noise_variance)
         if self.is_measured or not iterations < self.predicted_iterations(m):
             return self
         return replace(self, iterations=iterations, iterations_m=m)
@@ -117,13 +118,12 @@ class EvaluationCost:
         return self.seconds_per_operation * self.n * each
 
     def by_blocks(self, m: int) -> EvaluationCost | None:
-        """With blocks instead of m points, and as many iterations as these are worth; None if that is next to none."""
-        counted = replace(self, seconds_per_operation=1.0)
-        blocks = replace(counted, given=GIVEN, iterations=1.0, iterations_m=min(m, BLOCK_POINTS))
-        most = BLOCK_SHARE * (counted.sweeping(m) + counted.solving(m)) - blocks.sweeping(blocks.iterations_m)
-        iterations = math.floor(most / blocks.solving(m))
-        worth = replace(blocks, seconds_per_operation=self.seconds_per_operation, iterations=float(iterations))
-        return worth if iterations > NO_ITERATIONS else None
+        """With blocks instead of m points, and as many iterations as cost the same; None if that is next to none."""
+        counted = replace(self.elsewhere(), seconds_per_operation=1.0, given=GIVEN, iterations=1.0, iterations_m=m)
+        same = replace(self, seconds_per_operation=1.0)
+        iterations = (same.sweeping(m) + same.solving(m) - counted.sweeping(BLOCK_POINTS)) / counted.solving(m)
+        blocks = replace(counted, seconds_per_operation=self.seconds_per_operation, iterations=iterations)
+        return blocks if iterations > NO_ITERATIONS else None
 
     def solving(self, m: int) -> float:
         """Seconds of its conjugate gradients."""
@@ -175,6 +175,11 @@ class EvaluationCost:
         return max([m for m in sizes if FINISHING_SWEEPS * self.sweeping(m) <= seconds] or sizes[:1])
 
 
+def iterations_by_noise(left_over: float, noise_variance: float) -> float:
+    """Of an evaluation, from what points leave of k(x, x)."""
+    return max(EVALUATION_BY_NOISE * math.sqrt(max(left_over, 0.0) / noise_variance), 1.0)
+
+
 def variance_seconds(weight_seconds: float, columns: int) -> float:
     """What variances from so many columns take, from what the weights took."""
     share = VARIANCE_ITERATIONS / WEIGHT_ITERATIONS
@@ -191,22 +196,30 @@ def possible_sizes(kernel: Kernel, n: int, n_features: int, memory: int) -> list
 
     None where memory is too small for the fewest points: every iteration needs V.
     """
-
-    def left(m: int) -> int:
-        budget = memory - held_memory(m) - solving_memory(kernel, n)
-        plan = MemoryPlan.within(budget, kernel, n, m, n_features)
-        return budget - plan.memory if plan.keeps_v else -1
-
     most = max(int(LARGEST_SHARE * n), 1)
-    rooms: dict[int, int] = {}
-    for m in dict.fromkeys(min(size, most) for size in SIZES):
-        try:
-            rooms[m] = left(m)
-        except ValueError:  # not even a chunk fits
-            break
+    rooms = {m: _room(kernel, n, n_features, memory, m) for m in dict.fromkeys(min(size, most) for size in SIZES)}
     with_V = [m for m, room in rooms.items() if room >= 0]
     with_K = [m for m in with_V if rooms[m] >= stored_bytes(n, Storage.FLOAT32)]
     return with_K or with_V
+
+
+def blocks_fit(kernel: Kernel, n: int, n_features: int, memory: int) -> bool:
+    """Whether there is room for blocks and points beside them, and for K too if points alone leave room for that."""
+    if n < FEWEST_BLOCKS * block_rows(GIVEN):
+        return False
+    alone = _room(kernel, n, n_features, memory, SIZES[0])
+    beside = _room(kernel, n, n_features, memory - blocks_memory(kernel, n, GIVEN), BLOCK_POINTS)
+    return beside >= (stored_bytes(n, Storage.FLOAT32) if alone >= stored_bytes(n, Storage.FLOAT32) else 0)
+
+
+def _room(kernel: Kernel, n: int, n_features: int, memory: int, m: int) -> int:
+    """Bytes left beside m points with V; less than none where that does not fit."""
+    budget = memory - held_memory(m) - solving_memory(kernel, n)
+    try:
+        plan = MemoryPlan.within(budget, kernel, n, m, n_features)
+    except ValueError:  # not even a chunk fits
+        return -1
+    return budget - plan.memory if plan.keeps_v else -1
 
 
 def iterative_fits(

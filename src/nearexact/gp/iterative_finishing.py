@@ -50,7 +50,9 @@ class Finishing:
             if model.estimate is not None:
                 self._solve(model, keep)
             elif self.plan.sizes and not self._tried_to_solve:
-                self._solve_once(model, keep)
+                self._tried_to_solve = True
+                self.plan.consider_blocks()
+                self._solve_once_somehow(model, keep)
         except TimeIsUpError:
             logger.info("time was up before the model was finished")
         except NumericalError as error:
@@ -66,19 +68,29 @@ class Finishing:
 
     def _solve(self, model: HeldModel, keep: Keep) -> None:
         started, (m, rows) = self.plan.timer.seconds(), self.plan.finishing(self.plan.left_to_finish())
-        solver = self.workbench.solver(model, m, self.plan.cost.given)
+        solver = self.workbench.solver(model, m, model.given)
         keep(model.finished(solver, self.workbench.new_seed(), rows))
         logger.info(
             "finished with M=%d and %d rows in %.1f s, %.1f predicted", m, rows, self.plan.timer.seconds() - started,
             self.plan.cost.finishing(m, rows),
         )  # fmt: skip
 
+    def _solve_once_somehow(self, model: HeldModel, keep: Keep) -> None:
+        """With blocks where a function is rough; with points where these do not do."""
+        try:
+            self._solve_once(model, keep)
+        except NumericalError as error:
+            if not self.plan.cost.given or not self.plan.has_another(model.points):
+                raise
+            logger.info("no solution with blocks: %s", error)
+            self._solve_once(model, keep)
+
     def _solve_once(self, model: HeldModel, keep: Keep) -> None:
         """The exact GP at the θ of the search, where there was no time for an evaluation: the mean, then variances."""
-        self._tried_to_solve = True
-        self.plan.consider_blocks()
         timer, cost = self.plan.timer, self.plan.cost
         m = cost.most_points(self.plan.sizes, SELECTING_SHARE * self.plan.left_to_finish())
+        if cost.given:
+            m = min(m, self.plan.points())
         solver, seed = self.workbench.solver(model, m, cost.given), self.workbench.new_seed()
         sparse = HeldModel.sparse(model.theta, solver.factorisation)
         keep(sparse)
@@ -92,7 +104,7 @@ class Finishing:
         started = timer.seconds()
         exact = sparse.finished(solver, seed, 0)
         keep(exact)
-        self.plan.cost = cost.after_weights(exact.points, exact.iterations)
+        self.plan.learn_from_weights(exact.points, exact.iterations)
         seconds = timer.seconds() - started
         rows = next(
             (rows for rows in CALIBRATION_ROWS if variance_seconds(seconds, rows) <= self.plan.left_to_finish()), 0

@@ -34,6 +34,7 @@ class HeldModel:
     posterior: SparsePosterior | IterativePosterior | ExactPosterior
     estimate: Estimate | None = None
     iterations: int = 0  # that the weights have taken in the end
+    given: int = 0  # rows given for each block, where blocks preconditioned
     left_over: float = math.nan  # mean of k(x, x) − q(x, x) of a sparse GP
 
     @property
@@ -51,13 +52,13 @@ class HeldModel:
 
     @staticmethod
     def estimated(
-        theta: FloatArray, estimate: Estimate, X: Tensor, y: Tensor, row_noise: RowNoise | None = None
+        theta: FloatArray, estimate: Estimate, X: Tensor, y: Tensor, row_noise: RowNoise | None = None, given: int = 0
     ) -> HeldModel:
         """The exact GP, as far as an evaluation gives it: its variances are upper bounds."""
         f, weights = estimate.factorisation, estimate.solution
         none = Extrapolation.none(weights)
         posterior = IterativePosterior.of(f, X, y, weights, estimate.residual_bound, none, row_noise)
-        return HeldModel(theta, estimate.value, estimate.bounds, len(f.Z), f.jitter, posterior, estimate)
+        return HeldModel(theta, estimate.value, estimate.bounds, len(f.Z), f.jitter, posterior, estimate, given=given)
 
     def finished(self, solver: ModelSolver, seed: int, rows: int) -> HeldModel:
         """The exact GP with weights to rounding, and variances that are extrapolated to all rows from so many of them.

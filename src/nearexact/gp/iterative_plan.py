@@ -10,11 +10,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from nearexact.gp.budget import Timer
-from nearexact.gp.chain_rule import block_rows
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.exact import LITTLE_SHARE, SLOWER_FACTORISATION, factorisation_seconds
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import BLOCK_POINTS, GIVEN, MOST_SPEED, USUAL_PASS, EvaluationCost
+from nearexact.gp.iterative_cost import BLOCK_POINTS, FEW_ITERATIONS, MOST_SPEED, USUAL_PASS, EvaluationCost
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.gp.safety import NumericalError
@@ -27,11 +26,13 @@ FINISHING_SHARE = 0.25  # of the time limit, at most, is kept for weights to rou
 PROVING_SHARE = 0.05  # the same for bounds on the likelihood
 FINISHING_POINTS = 2  # times those of an evaluation, at most: so many columns are worth a better preconditioner
 FACTORISATIONS = 2.5  # that there must be time for, to plan one for the end; else there is one if time is left over
-# Iterations of an evaluation, and nats per row between its estimate and the proved bound, up to which a factor would
-# tell hardly more: then time is better spent on θ.
-FEW_ITERATIONS, NO_NEED = 8.0, 0.01
+# Nats per row between an estimate and the proved bound up to which, as with few iterations, a factor would tell hardly
+# more: then time is better spent on θ.
+NO_NEED = 0.01
 OTHER_SHARE = 0.1  # of the time limit, besides a search and a factor
-FEWEST_BLOCKS = 16  # with fewer of them Cholesky is as cheap
+# Times the iterations that cost as much as points are predicted to, which may be half of what these take where a
+# function is rough: so many may be tried with blocks.
+TRIAL = 1.5
 # Iterations that an evaluation may take: so many times the usual number, or so many if these are few. With more of
 # them the step was too long, and a shorter one is cheaper.
 MORE_ITERATIONS, FEW_MORE = 5, 25
@@ -41,15 +42,16 @@ class IterativePlan:
     """Seconds as they are predicted from trials, and then from what evaluations have taken.
 
     `sizes` are the numbers of points to choose from; with `may_factorise` training ends with a Cholesky factor, if
-    the time limit allows it.
+    the time limit allows it; with `may_block` there is room for blocks of rows.
     """
 
-    def __init__(self, sizes: list[int], n: int, timer: Timer, *, may_factorise: bool) -> None:
+    def __init__(self, sizes: list[int], n: int, timer: Timer, *, may_factorise: bool, may_block: bool = False) -> None:
         self.sizes, self.timer, self._may_factorise = sizes, timer, may_factorise
         self._factorises = False  # in the end, as planned
         self.cost = EvaluationCost(n, MOST_SPEED)  # until it has been tried
         self._by_points: EvaluationCost | None = None  # of evaluations without blocks, while there are blocks
-        self._may_block = n >= FEWEST_BLOCKS * block_rows(GIVEN)
+        self._trial: int | None = None  # iterations that blocks may take, as long as they have not led to convergence
+        self._may_block = may_block
         self._kept = 0.0  # seconds that the end takes, at least
         self._factorisation_seconds = math.inf
 
@@ -72,13 +74,18 @@ class IterativePlan:
         """From an evaluation."""
         m, error = len(objective.sparse.Z), estimate.standard_error / self.cost.n
         self.cost = self.cost.measured(m, objective.timing.seconds, estimate.iterations, error)
+        self._trial = None
         self._factorises &= estimate.value - estimate.bounds.lower > NO_NEED * self.cost.n
+
+    def learn_from_weights(self, m: int, iterations: int) -> None:
+        """From a solution for the targets alone."""
+        self.cost, self._trial = self.cost.after_weights(m, iterations), None
 
     def consider_blocks(self) -> None:
         """Precondition with blocks of rows where a function is rough, until iterations prove too many."""
         blocks = self._blocks_instead()
         if blocks is not None:
-            self._by_points, self.cost = self.cost, blocks
+            self._by_points, self.cost, self._trial = self.cost, blocks, math.ceil(TRIAL * blocks.iterations)
 
     def _blocks_instead(self) -> EvaluationCost | None:
         """What evaluations with blocks may cost, where they are worth a trial."""
@@ -90,7 +97,7 @@ class IterativePlan:
     def has_another(self, m: int) -> bool:
         """Whether there is another preconditioner, once one has not led to convergence: points, or more of them."""
         if self._by_points is not None:
-            self.cost, self._by_points, self._may_block = self._by_points, None, False
+            self.cost, self._by_points, self._trial, self._may_block = self._by_points, None, None, False
         else:
             self.sizes = [size for size in self.sizes if size > m]  # with more points it is easier
         return bool(self.sizes)
@@ -101,9 +108,9 @@ class IterativePlan:
 
     def most_iterations(self, m: int) -> int | None:
         """That the first evaluation of a climb may take, as far as that is known: many more would eat all the time."""
-        if self.cost.given and not self.cost.is_measured:
-            return math.ceil(self.cost.iterations)
-        if self.cost.is_measured and (self.cost.given or m < self.sizes[-1]):
+        if self._trial is not None:
+            return self._trial
+        if self.cost.given or (self.cost.is_measured and m < self.sizes[-1]):
             return most_iterations(self.cost.predicted_iterations(m))
         return None
 
@@ -114,8 +121,10 @@ class IterativePlan:
 
     def is_dear(self, m: int) -> bool:
         """Whether evaluations with blocks, or with another number of points, may be much cheaper."""
-        if self._blocks_instead() is not None:
-            return True
+        blocks = self._blocks_instead()
+        if blocks is not None:
+            trial = TRIAL * blocks.predicted(BLOCK_POINTS)
+            return trial + FEWEST_EVALUATIONS * self.cost.predicted(m) + self.finishing_seconds() <= self.timer.left()
         return self._counted.predicted(self.points()) <= MUCH_CHEAPER * self._counted.predicted(m)
 
     @property
@@ -141,13 +150,16 @@ class IterativePlan:
     def finishing(self, seconds: float) -> tuple[int, int]:
         """Points of the preconditioner, and training rows to learn variances from: as many as there is time for."""
         held, counted = self.cost.iterations_m, self._counted
-        more = () if self.cost.given else self.sizes
-        sizes = [m for m in more if held <= m <= FINISHING_POINTS * held] or [held]
+        sizes = [m for m in self.sizes if held <= m <= FINISHING_POINTS * held] or [held]
         m, rows = held, 0
         for rows in (*CALIBRATION_ROWS, 0):
             m = min(sizes, key=lambda m: counted.finishing(m, rows))
             if counted.finishing(m, rows) > MUCH_CHEAPER * counted.finishing(held, rows):
                 m = held  # others have to be selected first, and K is computed again
+            if self._by_points is not None:  # whatever is asked of the model later makes use of its points
+                m = max(self._by_points.cheapest(self.sizes), held)
+                if self.cost.finishing(m, rows) > seconds:
+                    m = held
             if self.cost.finishing(m, rows) <= seconds:
                 break
         return m, rows
@@ -171,14 +183,14 @@ class IterativePlan:
     @contextlib.contextmanager
     def another_start(self, model: HeldModel) -> Iterator[None]:
         """What comes in between is predicted for this model, with time kept for the end of the one that is held."""
-        before = self.sizes, self.cost, self._factorises, self._by_points, self._may_block
+        before = self.sizes, self.cost, self._factorises, self._by_points, self._trial, self._may_block
         self._kept = self.finishing_seconds()
         self.cost = self.cost.elsewhere().after_sparse(model.points, model.left_over, model.posterior.noise_variance)
-        self._by_points = None
+        self._by_points = self._trial = None
         try:
             yield
         finally:
-            self.sizes, self.cost, self._factorises, self._by_points, self._may_block = before
+            self.sizes, self.cost, self._factorises, self._by_points, self._trial, self._may_block = before
             self._kept = 0.0
 
     def operations_at(self, model: HeldModel) -> float:

@@ -20,14 +20,16 @@ from nearexact.gp.block_cg import BlockSolution
 from nearexact.gp.block_preconditioner import BlockPreconditioner
 from nearexact.gp.bounds import Interval
 from nearexact.gp.budget import TimeIsUpError
+from nearexact.gp.chain_rule import block_rows
 from nearexact.gp.column_solver import ColumnSolver
 from nearexact.gp.factorisation import Factorisation
+from nearexact.gp.iterative_cost import FEW_ITERATIONS, FEWEST_BLOCKS, GIVEN, iterations_by_noise
 from nearexact.gp.linalg import as_columns, sample_gaussian
 from nearexact.gp.memory import chunk_rows, row_chunks
 from nearexact.gp.neighbours import CALIBRATION_ROWS, Extrapolation, nearest_rows, nearest_variances, variances_given
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior, new_means
 from nearexact.gp.quadratic import Preconditioner
-from nearexact.gp.row_blocks import RowBlocks
+from nearexact.gp.row_blocks import RowBlocks, blocks_memory
 from nearexact.gp.row_noise import RowNoise, noise_variances, scaled_rows
 from nearexact.gp.safety import Repairs, clamp_variances
 from nearexact.gp.sparse import SparseObjective
@@ -216,7 +218,16 @@ class ModelSolver(ColumnSolver):
         kernel, s = posterior.kernel, posterior.noise_variance
         data = posterior.X, posterior.y, posterior.Z
         objective = SparseObjective(kernel, s, *data, row_noise=posterior.row_noise, memory_limit=memory_limit)
-        return ModelSolver(objective, kernel, s, StoredKernel(posterior.X, objective.spare_memory))
+        n, spare = len(posterior.X), objective.spare_memory
+        room = blocks_memory(kernel, n, GIVEN)
+        may_block = n >= FEWEST_BLOCKS * block_rows(GIVEN) and room < spare
+        solver = ModelSolver(objective, kernel, s, StoredKernel(posterior.X, spare - room if may_block else spare))
+        f = solver.factorisation
+        assert f.residuals is not None
+        if may_block and iterations_by_noise(float(f.residuals.nanmean()), s) > FEW_ITERATIONS:
+            chosen = RowBlocks.chosen(kernel, s, posterior.X, GIVEN, row_noise=posterior.row_noise)
+            solver.blocks = BlockPreconditioner(chosen, f)
+        return solver
 
     @property
     def log_det(self) -> Interval:

@@ -21,7 +21,7 @@ from nearexact.gp.climbs import Climbs
 from nearexact.gp.exact import exact_memory
 from nearexact.gp.hills import halfway
 from nearexact.gp.iterative import Estimate
-from nearexact.gp.iterative_cost import possible_sizes
+from nearexact.gp.iterative_cost import blocks_fit, possible_sizes
 from nearexact.gp.iterative_finishing import Finishing
 from nearexact.gp.iterative_model import Difference, HeldModel
 from nearexact.gp.iterative_plan import IterativePlan
@@ -60,9 +60,9 @@ ALL_ROWS_INSTEAD = 4.0  # times an evaluation of a larger subset: where one of a
 class IterativeTraining:
     """One training run, with the same interface as `Training`; its stages are climbs, their M is the preconditioner's.
 
-    `max_inducing` bounds the preconditioner. With `factorises` the model in the end is that of one Cholesky factor at
-    the θ that was found, where memory and time allow it: likelihood and variances are then exact too. `flops` counts
-    floating point operations by formula (flops.py).
+    `max_inducing` bounds the points of the preconditioner, or those beside it. With `factorises` the model in the end
+    is that of one Cholesky factor at the θ that was found, where memory and time allow it: likelihood and variances are
+    then exact too. `flops` counts floating point operations by formula (flops.py).
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class IterativeTraining:
         )
         self._search_limit = search_limit
         factorises = factorises and exact_memory(self.layout.kernel, self.n) <= self.memory
-        self._plan = IterativePlan(sizes, self.n, self.timer, may_factorise=factorises)
+        may_block = blocks_fit(self.layout.kernel, self.n, n_features, self.memory)
+        self._plan = IterativePlan(sizes, self.n, self.timer, may_factorise=factorises, may_block=may_block)
         self._workbench = Workbench(
             self.layout,
             self.X,

@@ -168,9 +168,7 @@ class Workbench:
         blocks = None
         if given:
             chosen, seed = (kernel, noise_variance, self.X, given), self.new_seed()
-            blocks = RowBlocks.chosen(
-                *chosen, memory=self.memory, row_noise=self.row_noise, seed=seed, check=self.timer.check
-            )
+            blocks = RowBlocks.chosen(*chosen, row_noise=self.row_noise, seed=seed, check=self.timer.check)
             self._flops += 0.5 * kernel_flops(len(self.y), len(self.y), self._n_features)
         self.objective = IterativeObjective(
             kernel,

@@ -70,16 +70,24 @@ class Preconditioner:
 
     def solve(self, R: Tensor, check: Callable[[], None] = lambda: None) -> tuple[Tensor, Tensor]:
         """P⁻¹R for several columns [N, C], and rᵀP⁻¹r of each [C]."""
-        f, s = self.f, self.f.noise_variance
+        R_rows, half, quadratics = self._halfway(R, check)
+        weights = solve_rows(self.f.L_B, half, transposed=True).div_(self.f.noise_variance)  # B⁻¹VR/s
+        self._subtract(R_rows, weights, check)
+        # (R − VᵀB⁻¹VR/s)/s
+        return R_rows[: R.shape[1]].div_(self.f.noise_variance).T.contiguous(), quadratics
+
+    def squares(self, R: Tensor, check: Callable[[], None] = lambda: None) -> Tensor:
+        """rᵀP⁻¹r of several columns alone [C]."""
+        return self._halfway(R, check)[2]
+
+    def _halfway(self, R: Tensor, check: Callable[[], None]) -> tuple[Tensor, Tensor, Tensor]:
+        """Rᵀ and (L_B⁻¹VR)ᵀ with some rows of zeros more, and rᵀP⁻¹r."""
+        s = self.f.noise_variance
         # A few rows times V take less time than V times a few columns.
         R_rows = with_fours(R.T).clone(memory_format=torch.contiguous_format)  # [C, N]
-        VR = self._projected(R_rows, check)
-        half = solve_rows(f.L_B, VR)  # L_B⁻¹VR
+        half = solve_rows(self.f.L_B, self._projected(R_rows, check))
         quadratics = (R_rows.square().sum(1) - half.square().sum(1) / s) / s
-        weights = solve_rows(f.L_B, half, transposed=True).div_(s)  # B⁻¹VR/s
-        self._subtract(R_rows, weights, check)
-        count = R.shape[1]
-        return R_rows[:count].div_(s).T.contiguous(), quadratics[:count].clamp_(min=0.0)  # (R − VᵀB⁻¹VR/s)/s
+        return R_rows, half, quadratics[: R.shape[1]].clamp_(min=0.0)
 
     def draws(self, epsilon_Z: Tensor, epsilon_X: Tensor) -> Tensor:
         """Columns z = Vᵀε + √s ε′ ~ N(0, P) from standard normal ones [M, p] and [N, p]."""

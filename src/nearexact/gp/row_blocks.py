@@ -25,8 +25,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from nearexact.gp.block_columns import Check, by_columns
-from nearexact.gp.chain_rule import Ordered, abreast, block_rows, log_det_error
+from nearexact.gp.block_columns import Check, by_columns, most_cores
+from nearexact.gp.chain_rule import Ordered, block_rows, log_det_error, needed_memory
 from nearexact.gp.flops import cholesky_flops, kernel_flops, kernel_gradient_flops
 from nearexact.gp.lapack import cholesky
 from nearexact.gp.linalg import as_columns
@@ -70,6 +70,7 @@ class RowBlocks:
     blocks: Sequence[Tensor]
     known: Sequence[Tensor]
     at_most: int  # so many blocks are in memory at once
+    memory: int  # bytes of all factors, and of that
 
     @staticmethod
     def chosen(
@@ -78,20 +79,19 @@ class RowBlocks:
         X: Tensor,
         given: int,
         *,
-        memory: int,
         row_noise: RowNoise | None = None,
         seed: int = 0,
         check: Check = lambda: None,
     ) -> RowBlocks:
         """For this θ, with at most so many rows given for each block."""
         ordered = Ordered.of(kernel, noise_variance, X, row_noise, block_rows(given), seed)
-        blocks, at_most = ordered.blocks, abreast(memory, kernel, given)
+        blocks, at_most = ordered.blocks, most_cores(len(ordered.blocks))
 
         def known_of(number: int) -> Tensor:
             return ordered.known(number, given)
 
         known = _of_each(len(blocks), known_of, check, X.device, at_most)
-        return RowBlocks(ordered.features, row_noise, blocks, known, at_most)
+        return RowBlocks(ordered.features, row_noise, blocks, known, at_most, blocks_memory(kernel, len(X), given))
 
     def factors(self, kernel: Kernel, noise_variance: float, check: Check = lambda: None) -> list[BlockFactor]:
         """Of each block."""
@@ -108,16 +108,27 @@ class RowBlocks:
         return _of_each(len(self.blocks), factor, check, self.features.device, self.at_most)
 
     def density(
-        self, kernel: Kernel, noise_variance: float, z: Tensor, check: Check = lambda: None
+        self,
+        kernel: Kernel,
+        noise_variance: float,
+        z: Tensor,
+        check: Check = lambda: None,
+        *,
+        weights: Tensor | None = None,
     ) -> tuple[float, Tensors, float]:
-        """log N(z | 0, P), summed over columns of z, with derivatives by the kernel's parameters and by the noise."""
+        """log N(z | 0, P), summed over columns of z, with derivatives by the kernel's parameters and by the noise.
+
+        With `weights` [T] of the columns it is −½(N log 2π + log|P| + Σ weight·zᵀP⁻¹z).
+        """
         noise, columns = self._noise(noise_variance), as_columns(z)
+        determinants = columns.shape[1] if weights is None else 1
+        shares = torch.ones_like(columns[0]) if weights is None else weights
 
         def work(numbers: Sequence[int], check: Check) -> _Density:
             total = _Density(0.0, {}, 0.0)
             for number in numbers:
                 check()
-                total.add(self._density(kernel, noise, columns, number))
+                total.add(self._density(kernel, noise, columns, shares, determinants, number))
             return total
 
         count, device = len(self.blocks), self.features.device
@@ -126,7 +137,9 @@ class RowBlocks:
             total.add(other)
         return total.value, total.gradients, total.by_noise
 
-    def _density(self, kernel: Kernel, noise: Tensor, z: Tensor, number: int) -> _Density:
+    def _density(
+        self, kernel: Kernel, noise: Tensor, z: Tensor, weights: Tensor, determinants: int, number: int
+    ) -> _Density:
         rows, s, block = self._rows(number), len(self.known[number]), len(self.blocks[number])
         features = self.features[rows]
         cross, diagonal = kernel.against(features), kernel.diagonal(features)
@@ -135,28 +148,34 @@ class RowBlocks:
         W, z_r = _last_of_inverse(L, s), z[rows]
         whitened = W.T @ z_r  # [block, T]
         log_det = 2.0 * float(L[s:, s:].diagonal().log().sum()) + block * math.log(2.0 * math.pi)
-        value = -0.5 * (z.shape[1] * log_det + float(whitened.square().sum()))
+        value = -0.5 * (determinants * log_det + float(whitened.square().sum(0) @ weights))
         g, h = W @ whitened, torch.zeros_like(z_r)
         h[:s] = torch.cholesky_solve(z_r[:s], L[:s, :s])
-        K_bar = torch.mm(W, W.T, out=L).mul_(-0.5 * z.shape[1])
-        K_bar.addmm_(g, (g + h).T, alpha=0.5).addmm_(h, g.T, alpha=0.5)
+        K_bar = torch.mm(W, W.T, out=L).mul_(-0.5 * determinants)
+        weighted = g * weights
+        K_bar.addmm_(weighted, (g + h).T, alpha=0.5).addmm_(h, weighted.T, alpha=0.5)
         by_row = K_bar.diagonal()
         by_noise = float((by_row if self.row_noise is None else by_row * self.row_noise.factors[rows]).sum())
         cross.add_adjoint(features, K_bar, with_diagonal(K, diagonal), holds_values=True)
         return _Density(value, cross.gradients(), by_noise)
 
-    @property
-    def memory(self) -> int:
-        """Bytes of all factors."""
-        return 8 * sum((len(k) + 2 * len(b)) * len(b) for k, b in zip(self.known, self.blocks, strict=True))
+    def factor_flops(self, features: int) -> float:
+        """Of all factors."""
+        return sum(cholesky_flops(r) + 1.0 * b * r**2 + kernel_flops(r, r, features) for r, b in self._sizes)
 
-    def flops(self, features: int) -> float:
+    def density_flops(self, features: int) -> float:
         """Of a density with its derivatives."""
-        sizes = [(len(known) + len(block), len(block)) for known, block in zip(self.known, self.blocks, strict=True)]
-        return sum(
-            cholesky_flops(r) + 4.0 * b * r**2 + kernel_flops(r, r, features) + kernel_gradient_flops(r, r, features)
-            for r, b in sizes
-        )
+        more = sum(3.0 * b * r**2 + kernel_gradient_flops(r, r, features) for r, b in self._sizes)
+        return self.factor_flops(features) + more
+
+    def solving_flops(self, columns: int) -> float:
+        """Of P⁻¹ times so many columns."""
+        return sum(4.0 * r * b * columns for r, b in self._sizes)
+
+    @property
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Of each block its rows with those given, and its own."""
+        return [(len(known) + len(block), len(block)) for known, block in zip(self.known, self.blocks, strict=True)]
 
     def _rows(self, number: int) -> Tensor:
         return torch.cat([self.known[number], self.blocks[number]])
@@ -164,6 +183,12 @@ class RowBlocks:
     def _noise(self, noise_variance: float) -> Tensor:
         noise = torch.as_tensor(noise_variances(self.row_noise, noise_variance), dtype=self.features.dtype)
         return noise.to(self.features.device).expand(len(self.features))
+
+
+def blocks_memory(kernel: Kernel, n: int, given: int) -> int:
+    """Bytes of all factors, and of as many blocks as there are cores."""
+    block = block_rows(given)
+    return 8 * n * (given + 2 * block) + most_cores(-(-n // block)) * needed_memory(kernel, given)
 
 
 def _of_each(count: int, function: Callable[[int], T], check: Check, device: torch.device, at_most: int) -> list[T]:
