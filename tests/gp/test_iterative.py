@@ -98,6 +98,25 @@ def test_what_is_known_about_the_trace_makes_estimates_by_blocks_more_precise(mo
     assert (gradients.std(axis=0) < 0.8 * without.std(axis=0)).all()
 
 
+def test_little_noise_leaves_no_bias_where_points_beside_blocks_are_few() -> None:
+    """In the norm of such points a residual may be small next to its start, and yet far too large."""
+    s = 1e-4
+    one, X, y = objective(ROUGH, s, 400, 4, given=60)
+    truth = gpr_objective(ROUGH, s, X, y).factorise(ROUGH, s).lml
+    estimate = one.estimate(ROUGH, s)
+    assert abs(estimate.value - truth) <= 5.0 * estimate.standard_error
+    assert estimate.standard_error <= 0.05 * len(y)
+    assert estimate.bounds.lower <= truth <= estimate.bounds.upper
+
+
+def test_solutions_that_may_be_further_off_than_residuals_tell_are_none() -> None:
+    """A smooth function with little noise: blocks of few rows leave eigenvalues that are nearly 0."""
+    kernel, s = SquaredExponential([3.0, 3.0, 3.0], 30.0), 0.01
+    one, _, _ = objective(kernel, s, 400, 60, given=4)
+    with pytest.raises(NotConvergedError, match="eigenvalues"):
+        one(one.theta0)
+
+
 def test_blocks_prove_more_than_points_about_the_log_determinant() -> None:
     by_points, by_blocks = (objective(ROUGH, NOISE, 400, 40, given=given)[0] for given in (0, 80))
     points, blocks = (one.estimate(ROUGH, NOISE).bounds for one in (by_points, by_blocks))

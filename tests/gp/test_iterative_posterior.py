@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearexact.gp import gpr_objective, greedy_variance
+from nearexact.gp import gpr_objective, greedy_variance, iterative_posterior
 from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.iterative_posterior import IterativePosterior, ModelSolver
 from nearexact.gp.neighbours import SIZES, Extrapolation, nearest_rows, nearest_variances
@@ -101,6 +101,19 @@ def test_joint_covariance_and_draws_are_those_of_the_exact_gp() -> None:
     assert torch.allclose(mean, expected_mean, atol=1e-5)
     assert torch.allclose(covariance, expected, atol=1e-7)
     assert torch.allclose(posterior.sample(NEW[:5], 3, 7), exact.sample(NEW[:5], 3, 7), atol=1e-4)
+
+
+def test_what_is_asked_later_makes_use_of_blocks_where_a_function_is_rough(monkeypatch: pytest.MonkeyPatch) -> None:
+    posterior, exact = both(ROUGH, m=20)
+    smooth, _ = both(SquaredExponential([5.0, 5.0, 5.0], 1.0), m=60)
+    monkeypatch.setattr(iterative_posterior, "FEWEST_BLOCKS", 0)
+    monkeypatch.setattr(iterative_posterior, "GIVEN", 60)
+    assert ModelSolver.of(posterior).blocks is not None
+    assert ModelSolver.of(smooth).blocks is None
+    for found, expected in zip(posterior.joint(NEW[:20]), exact.joint(NEW[:20]), strict=True):
+        assert torch.allclose(found, expected, atol=2e-4)
+    monkeypatch.setattr(iterative_posterior, "blocks_memory", lambda *_: 10**15)  # no room for them
+    assert ModelSolver.of(posterior).blocks is None
 
 
 def test_a_finished_solution_brackets_the_quadratic_form() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.optimise import OptimiserEnd
 from nearexact.gp.posterior import ExactPosterior, SparsePosterior
 from nearexact.gp.rounding import MOST_LOST, lost_share
+from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import Search
 from nearexact.gp.stages import Progress, StageEnd, TrainingEnd
@@ -219,13 +220,25 @@ def test_a_time_limit_is_kept_and_leaves_a_model(limit: float) -> None:
     assert training.estimate() is None or (evidence is not None and evidence.gain_per_row is None)
 
 
+@pytest.mark.parametrize("how", ["points", "blocks", "points instead of blocks"])
 def test_without_time_for_evaluations_it_is_the_exact_gp_at_the_theta_of_the_search(
-    monkeypatch: pytest.MonkeyPatch,
+    how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(iterative_plan, "FEWEST_EVALUATIONS", 1e12)
     monkeypatch.setattr(iterative_training, "SEARCH_ROWS", 100)
-    training = IterativeTraining(SquaredExponential(), *rough(), time_limit=1e6, seed=0)
-    training.run()
+    failed: list[int] = []
+
+    def fail(*_: Any) -> None:
+        failed.append(1)
+        raise NumericalError("no factor")
+
+    if how == "points instead of blocks":
+        monkeypatch.setattr(RowBlocks, "factors", fail)
+    with nullcontext() if how == "points" else few_rows_given():
+        training = IterativeTraining(SquaredExponential(), *rough(), time_limit=1e6, seed=0)
+        training.run()
+    assert len(failed) == (how == "points instead of blocks")
+    assert (training._plan.cost.given > 0) == (how == "blocks")
     assert training.estimate() is None
     assert training.history[-1].ended == TrainingEnd.TIME_LIMIT
     bounds = training.likelihood_bounds()

@@ -108,11 +108,11 @@ class Workbench:
 
     def solver(self, model: HeldModel, m: int, given: int = 0) -> ModelSolver:
         """For a model, with its own points or with more of them; preconditioned with blocks where rows are given."""
-        own = model.posterior.inducing_points
+        own, held = model.posterior.inducing_points, self.objective
         if m > model.points:
             objective = self.with_new_points(model.theta, m, given)
-        elif self.objective is not None and torch.equal(self.objective.sparse.Z, own):
-            objective = self.objective
+        elif held is not None and torch.equal(held.sparse.Z, own) and (held.blocks is None) == (given == 0):
+            objective = held
         else:
             self.release()
             objective = self._with_points(model.theta, own, given)
