@@ -21,10 +21,12 @@ from nearexact.gp import (
     minimise,
     other_starts,
 )
+from nearexact.gp.budget import Timer
 from nearexact.gp.climbs import FIRST_STEPS, SETTLED, STALE, STALE_ITERATIONS
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import BLOCK_POINTS, EvaluationCost, blocks_fit, iterative_fits, possible_sizes
+from nearexact.gp.iterative_plan import IterativePlan
 from nearexact.gp.iterative_posterior import IterativePosterior
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.optimise import OptimiserEnd
@@ -359,9 +361,8 @@ def test_where_blocks_need_too_many_iterations_points_take_their_place(monkeypat
             return with_new_points(theta, m, rows)
 
         monkeypatch.setattr(training._workbench, "with_new_points", recording)
-        monkeypatch.setattr(
-            EvaluationCost, "by_blocks", lambda cost, m: replace(cost, given=24, iterations=4.0, iterations_m=m)
-        )
+        monkeypatch.setattr(iterative_plan, "TRIAL", 1e-3)
+        monkeypatch.setattr(iterative_plan, "NO_ITERATIONS", 0.0)
         training.run()
     assert given[0] == 24
     assert set(given[1:]) == {0}
@@ -369,15 +370,36 @@ def test_where_blocks_need_too_many_iterations_points_take_their_place(monkeypat
 
 
 def test_blocks_are_worth_as_many_iterations_as_points_would_cost() -> None:
-    rough_cost, smooth = EvaluationCost(40_000, 1e-10), EvaluationCost(40_000, 1e-10, iterations=1.0, iterations_m=100)
-    blocks = rough_cost.by_blocks(1500)
-    assert blocks is not None
+    points = EvaluationCost(40_000, 1e-10).measured(1500, 30.0, 60, 0.0)
+    blocks = points.with_blocks(1500)
     assert blocks.given > 0
     assert not blocks.is_measured
     spent = blocks.sweeping(BLOCK_POINTS) + blocks.solving(BLOCK_POINTS)
-    assert spent == pytest.approx(rough_cost.sweeping(1500) + rough_cost.solving(1500))
+    assert spent == pytest.approx(points.sweeping(1500) + points.solving(1500))
     assert blocks.predicted_iterations(100) == blocks.predicted_iterations(2000) == blocks.iterations
-    assert smooth.by_blocks(100) is None
+    assert blocks.iterations == pytest.approx(points.iterations_worth(1500, 60.0))
+
+
+def test_blocks_are_considered_where_a_function_is_rough() -> None:
+    def plan(cost: EvaluationCost, **options: bool) -> IterativePlan:
+        made = IterativePlan([400, 1500], cost.n, Timer(1e6), may_factorise=False, **{"may_block": True} | options)
+        made.cost = cost
+        made.consider_blocks()
+        return made
+
+    rough_cost = EvaluationCost(40_000, 1e-10, iterations=40.0, iterations_m=400)
+    taken = plan(rough_cost)
+    assert taken.cost.given > 0
+    most = taken.most_iterations(taken.points())
+    assert most is not None
+    assert most > 40  # as if more points did not help
+    assert taken.has_another(taken.points())
+    assert taken.cost is rough_cost
+    taken.consider_blocks()
+    assert taken.cost is rough_cost  # once they have failed
+    smooth = EvaluationCost(40_000, 1e-10, iterations=2.0, iterations_m=400)
+    assert plan(smooth).cost is smooth
+    assert plan(rough_cost, may_block=False).cost is rough_cost
 
 
 def test_a_climb_begins_again_where_other_points_are_much_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,13 +117,16 @@ class EvaluationCost:
         each = SWEEP_OPERATIONS * m**2 + BLOCK_OPERATIONS * self.given**2
         return self.seconds_per_operation * self.n * each
 
-    def by_blocks(self, m: int) -> EvaluationCost | None:
-        """With blocks instead of m points, and as many iterations as cost the same; None if that is next to none."""
-        counted = replace(self.elsewhere(), seconds_per_operation=1.0, given=GIVEN, iterations=1.0, iterations_m=m)
-        same = replace(self, seconds_per_operation=1.0)
-        iterations = (same.sweeping(m) + same.solving(m) - counted.sweeping(BLOCK_POINTS)) / counted.solving(m)
-        blocks = replace(counted, seconds_per_operation=self.seconds_per_operation, iterations=iterations)
-        return blocks if iterations > NO_ITERATIONS else None
+    def with_blocks(self, m: int) -> EvaluationCost:
+        """With blocks, which are predicted to cost as much as m points."""
+        iterations = max(self.iterations_worth(m, self.predicted_iterations(m)), 1.0)
+        return replace(self.elsewhere(), given=GIVEN, iterations=iterations, iterations_m=m)
+
+    def iterations_worth(self, m: int, iterations: float) -> float:
+        """With blocks, that cost as much as so many with m points."""
+        points = replace(self, seconds_per_operation=1.0)
+        saved = points.sweeping(m) - replace(points, given=GIVEN).sweeping(BLOCK_POINTS)
+        return iterations + saved / product_operations(self.n)
 
     def solving(self, m: int) -> float:
         """Seconds of its conjugate gradients."""

@@ -13,7 +13,14 @@ from nearexact.gp.budget import Timer
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.exact import LITTLE_SHARE, SLOWER_FACTORISATION, factorisation_seconds
 from nearexact.gp.iterative import Estimate, IterativeObjective
-from nearexact.gp.iterative_cost import BLOCK_POINTS, FEW_ITERATIONS, MOST_SPEED, USUAL_PASS, EvaluationCost
+from nearexact.gp.iterative_cost import (
+    BLOCK_POINTS,
+    FEW_ITERATIONS,
+    MOST_SPEED,
+    NO_ITERATIONS,
+    USUAL_PASS,
+    EvaluationCost,
+)
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.neighbours import CALIBRATION_ROWS
 from nearexact.gp.safety import NumericalError
@@ -83,16 +90,22 @@ class IterativePlan:
 
     def consider_blocks(self) -> None:
         """Precondition with blocks of rows where a function is rough, until iterations prove too many."""
-        blocks = self._blocks_instead()
-        if blocks is not None:
-            self._by_points, self.cost, self._trial = self.cost, blocks, math.ceil(TRIAL * blocks.iterations)
+        trial = self._trial_of_blocks()
+        if trial:
+            self._by_points, self.cost, self._trial = self.cost, self.cost.with_blocks(self.points()), trial
 
-    def _blocks_instead(self) -> EvaluationCost | None:
-        """What evaluations with blocks may cost, where they are worth a trial."""
+    def _trial_of_blocks(self) -> int:
+        """How many iterations are worth trying with blocks; none where a function is smooth.
+
+        Nobody knows before a measurement that more points will mean fewer iterations: where a function is rough, they
+        hardly do.
+        """
+        if not self._may_block or self.cost.given:
+            return 0
         m = self.points()
-        if not self._may_block or self.cost.given or self.cost.predicted_iterations(m) <= FEW_ITERATIONS:
-            return None
-        return self.cost.by_blocks(m)
+        iterations = self.cost.predicted_iterations(m) if self.cost.is_measured else self.cost.iterations
+        worth = self.cost.iterations_worth(m, iterations) if iterations > FEW_ITERATIONS else 0.0
+        return math.ceil(TRIAL * worth) if worth > NO_ITERATIONS else 0
 
     def has_another(self, m: int) -> bool:
         """Whether there is another preconditioner, once one has not led to convergence: points, or more of them."""
@@ -121,10 +134,9 @@ class IterativePlan:
 
     def is_dear(self, m: int) -> bool:
         """Whether evaluations with blocks, or with another number of points, may be much cheaper."""
-        blocks = self._blocks_instead()
-        if blocks is not None:
-            trial = TRIAL * blocks.predicted(BLOCK_POINTS)
-            return trial + FEWEST_EVALUATIONS * self.cost.predicted(m) + self.finishing_seconds() <= self.timer.left()
+        if self._trial_of_blocks():
+            seconds = (TRIAL + FEWEST_EVALUATIONS) * self.cost.predicted(m)
+            return seconds + self.finishing_seconds() <= self.timer.left()
         return self._counted.predicted(self.points()) <= MUCH_CHEAPER * self._counted.predicted(m)
 
     @property
