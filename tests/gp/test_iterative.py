@@ -99,7 +99,7 @@ def test_what_is_known_about_the_trace_makes_estimates_by_blocks_more_precise(mo
 
 
 def test_little_noise_leaves_no_bias_where_points_beside_blocks_are_few() -> None:
-    """In the norm of such points a residual may be small next to its start, and yet far too large."""
+    """Points that explain next to nothing prove the bounds, and have no say in the estimate."""
     s = 1e-4
     one, X, y = objective(ROUGH, s, 400, 4, given=60)
     truth = gpr_objective(ROUGH, s, X, y).factorise(ROUGH, s).lml
