@@ -59,6 +59,8 @@ class IterativePlan:
         self._by_points: EvaluationCost | None = None  # of evaluations without blocks, while there are blocks
         self._trial: int | None = None  # iterations that blocks may take, as long as they have not led to convergence
         self._may_block = may_block
+        # What the exact likelihood is, nearly, as far as is known: then blocks need few iterations.
+        self.blocks_tell = False
         self._kept = 0.0  # seconds that the end takes, at least
         self._factorisation_seconds = math.inf
 
@@ -105,6 +107,8 @@ class IterativePlan:
         m = self.points()
         iterations = self.cost.predicted_iterations(m) if self.cost.is_measured else self.cost.iterations
         worth = self.cost.iterations_worth(m, iterations) if iterations > FEW_ITERATIONS else 0.0
+        if self.blocks_tell and iterations > NO_ITERATIONS:
+            worth = max(worth, FEW_ITERATIONS)  # what they cost more is worth their smaller errors
         return math.ceil(TRIAL * worth) if worth > NO_ITERATIONS else 0
 
     def has_another(self, m: int) -> bool:

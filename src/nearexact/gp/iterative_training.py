@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from nearexact.evidence import STANDARD_ERRORS, Evidence
+from nearexact.gp.block_ascent import LOOSE, climbed_in_blocks
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.climbs import Climbs
@@ -53,6 +54,7 @@ LONGER_SEARCH_SHARE = 0.4  # ... or this where θ cannot be improved with all ro
 SEARCH_ROWS = 4096  # of the largest subset
 FIRST_POINTS = 400  # of the sparse GP that is there before anything else
 MOST_CLIMBS = 20  # from one start
+BLOCKS_SHARE = 0.2  # of the time before the end of training, for a climb on the likelihood in blocks
 NEARER_SHARE = 0.05  # of the time that is left, at most, for another start to come nearer on few rows
 ALL_ROWS_INSTEAD = 4.0  # times an evaluation of a larger subset: where one of all rows takes no more, it tells more
 
@@ -155,6 +157,7 @@ class IterativeTraining:
         self._best = self._sparse(theta, self._first_points)
         self._plan.learn_from_sparse(self._best)
         self._ascend(self._best)
+        self._climb_in_blocks(self._best)
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
@@ -223,6 +226,18 @@ class IterativeTraining:
                 self.on_step(Progress(found.points, found.value, self.timer.seconds(), self.posterior))
 
         ascend(self._workbench, self._plan, self.search, model, keep)
+
+    def _climb_in_blocks(self, model: HeldModel) -> None:
+        """On the likelihood of rows in blocks, where that is nearly the exact one."""
+        seconds = BLOCKS_SHARE * (self.timer.left() - self._plan.finishing_seconds())
+        optimum = climbed_in_blocks(self.search, model.theta, seconds)
+        if optimum is None or not optimum.is_nearly_exact or optimum.likelihood <= model.bounds.lower:
+            return
+        found, margin = self._sparse(optimum.theta, self._first_points), LOOSE * self.n
+        if found.bounds.lower - margin <= optimum.likelihood <= found.bounds.upper + margin:
+            self._plan.blocks_tell = True
+            self._keep(found)
+            self._plan.learn_from_sparse(found)
 
     def _predict_costs(self) -> None:
         """What evaluations and factors will take; the search has more time where that is too long to improve θ."""
@@ -316,16 +331,16 @@ class IterativeTraining:
 
     def _climb_from_other(self, others: OtherStarts, start: OtherStart) -> str:
         """Climb from another start, until it has led higher, or is known not to."""
-        best, theta = self._held(), start.theta
-        if not start.is_optimum:
-            theta = nearer_start(self.search, theta, best.theta, NEARER_SHARE * self.timer.left())
+        best = self._held()
+        top = others.known(best.theta, best.value)
+        theta = self._nearer(start, best, top)
         try:
             model = self._sparse(theta, self._first_points)
         except NumericalError:
             return TrainingEnd.FAILED
         if model.theta is not theta:  # it cannot be computed there
             return TrainingEnd.FAILED
-        top, agrees, left = others.known(best.theta, best.value), False, math.nan
+        agrees, left = False, math.nan
         until = partial(until_settled, self.n, top, settles=start.is_optimum)
 
         def is_enough(end: OptimiserEnd) -> bool:
@@ -352,6 +367,15 @@ class IterativeTraining:
             reached = OtherEnd(found.value, found.estimate.standard_error, 0.0 if agrees else left)
             others.followed(start, reached, agrees=agrees or leads)
         return end
+
+    def _nearer(self, start: OtherStart, best: HeldModel, top: KnownOptimum | None) -> FloatArray:
+        """Where another start leads to as far as less than an evaluation tells: θ itself, if in doubt."""
+        if self._plan.blocks_tell or best.given:
+            optimum = climbed_in_blocks(self.search, start.theta, BLOCKS_SHARE * self.timer.left(), top=top)
+            return start.theta if optimum is None else optimum.theta
+        if start.is_optimum:
+            return start.theta
+        return nearer_start(self.search, start.theta, best.theta, NEARER_SHARE * self.timer.left())
 
     def _are_on_one_hill(self, model: HeldModel, best: HeldModel, top: KnownOptimum | None) -> bool:
         """Whether both are near to each other, or the likelihood halfway between them is about as high as theirs."""

@@ -29,7 +29,7 @@ from nearexact.gp.block_columns import Check, by_columns, most_cores
 from nearexact.gp.chain_rule import Ordered, block_rows, log_det_error, needed_memory
 from nearexact.gp.flops import cholesky_flops, kernel_flops, kernel_gradient_flops
 from nearexact.gp.lapack import cholesky
-from nearexact.gp.linalg import as_columns
+from nearexact.gp.linalg import as_columns, cholesky_log_det
 from nearexact.gp.row_noise import RowNoise, noise_variances
 from nearexact.gp.safety import NumericalError
 from nearexact.kernels.base import Kernel, Tensors, add_to
@@ -106,6 +106,10 @@ class RowBlocks:
             return BlockFactor(rows, _last_of_inverse(L, s), L[s:, s:].clone(), error)
 
         return _of_each(len(self.blocks), factor, check, self.features.device, self.at_most)
+
+    def log_det(self, kernel: Kernel, noise_variance: float) -> float:
+        """log|P|."""
+        return sum(float(cholesky_log_det(factor.L)) for factor in self.factors(kernel, noise_variance))
 
     def density(
         self,

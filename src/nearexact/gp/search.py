@@ -103,7 +103,7 @@ class Search:
         self.timer, self.memory = Timer(time_limit, clock), memory
         self.rounds: list[Round] = []
         one_row = torch.zeros(1, self.data.inputs, dtype=torch.float64)
-        self.flops, self._n_features = 0.0, feature_count(self.layout.kernel, one_row)
+        self.flops, self.n_features = 0.0, feature_count(self.layout.kernel, one_row)
         self.random = np.random.default_rng(seed)
         self.theta0 = self.layout.pack(self.layout.kernel, START_NOISE)  # the kernel's own values
         self.start: FloatArray | None = None
@@ -335,11 +335,11 @@ class Search:
 
     def evaluation_flops(self, rows: int) -> float:
         """Operations of an evaluation with so many rows."""
-        return exact_flops(rows, self._n_features)
+        return exact_flops(rows, self.n_features)
 
     def factorisation_flops(self, rows: int) -> float:
         """The same without a gradient."""
-        return cholesky_flops(rows) + kernel_flops(rows, rows, self._n_features)
+        return cholesky_flops(rows) + kernel_flops(rows, rows, self.n_features)
 
     def wait_for(self, optima: list[SubsetOptimum]) -> None:
         """What is to be tried on a larger subset, with how far below the best it was on the last one, per row."""
