@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from nearexact.gp.budget import TimeIsUpError, Timer
+from nearexact.gp.chain_rule import Ordered, block_rows
 from nearexact.gp.flops import kernel_flops
 from nearexact.gp.known_optimum import KnownOptimum, until_settled
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
@@ -29,6 +30,7 @@ GIVEN, MORE_GIVEN = 128, 512  # rows for each block: to climb with, and to see w
 # Nats per row by which more rows that are given may change log|P|/2, or the rest of the likelihood: each of them hides
 # some of the other, and where one changes much, P is not nearly K̂.
 LOOSE = 0.03
+HOPELESS, SAMPLED_BLOCKS = 0.1, 16  # of log|P|/2 in so many blocks, before any climb: then it is not worth its time
 MOST_ROUNDS = 5  # each with blocks that are chosen anew
 LITTLE = 1e-3  # nats per row: a round that gains less is the last one
 SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-6, first_step=0.3)
@@ -69,6 +71,8 @@ class _Ascent:
 
     def climbed(self, start: FloatArray, top: KnownOptimum | None) -> BlockOptimum | None:
         theta, n = start, self.data.n
+        if self._sampled_change(theta) > HOPELESS:
+            return None
         for _ in range(MOST_ROUNDS):
             few = self._blocks(theta, GIVEN)
             before = self._value(few, theta)
@@ -102,6 +106,14 @@ class _Ascent:
             by_log_det / self.data.n, (value + by_log_det - likelihood) / self.data.n, self.timer.seconds(),
         )  # fmt: skip
         return BlockOptimum(theta, likelihood, is_nearly_exact) if likelihood > before else None
+
+    def _sampled_change(self, theta: FloatArray) -> float:
+        """By how much more rows that are given lower log|P|/2, in nats per row, as far as some blocks tell."""
+        data, size = self.data, block_rows(MORE_GIVEN)
+        ordered = Ordered.of(*self.layout.unpack(theta), data.X, data.row_noise, size, seed=0)
+        sample = range(len(ordered.blocks))[:: -max(len(ordered.blocks) // SAMPLED_BLOCKS, 1)]
+        change = sum(ordered.log_det(number, GIVEN) - ordered.log_det(number, MORE_GIVEN) for number in sample)
+        return 0.5 * change / sum(len(ordered.blocks[number]) for number in sample)
 
     def _blocks(self, theta: FloatArray, given: int) -> RowBlocks:
         data, n = self.data, self.data.n

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from nearexact.evidence import Evidence
-from nearexact.gp.block_ascent import climbed_in_blocks
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import Timer
 from nearexact.gp.exact import (
@@ -70,7 +69,6 @@ TWO_FACTORISATIONS = 3.0
 # Of what is left after the search, at most, where that is too little to follow a start with all rows to its end: a step
 # with half of the rows takes a sixth of the time, and most of the way is the same.
 POLISHING_SHARE = 0.3
-BLOCKS_SHARE = 0.1  # the same for a climb on the likelihood of rows in blocks
 HIDDEN_FOLDS = 5.0  # by which a signal may still grow while the likelihood rises as steeply as where rounding ended it
 ENDS = {
     OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
@@ -138,7 +136,6 @@ class ExactTraining:
         self.best_theta, self.best_lml = self.search.candidates[0].theta, -math.inf
         self.best_gradient: FloatArray | None = None
         self._leader: KnownOptimum | None = None  # the best so far, if it is an optimum whose surroundings are known
-        self.reached_in_blocks: FloatArray | None = None  # from the best of the search, if it is better
         self._before = math.inf  # the highest likelihood when the start that is under way began
         self._flops, self._n_features = 0.0, feature_count(self.layout.kernel, self.objective.X)
         self._model: ExactPosterior | None = None
@@ -212,7 +209,6 @@ class ExactTraining:
             self._search_for(SEARCH_SHARE * self.timer.time_limit - self.timer.seconds())
             if USUAL_EVALUATIONS * self.evaluation_seconds > self.timer.left():
                 self.search.polish(POLISHING_SHARE * self.timer.left())
-                self._climb_in_blocks()
             return
         # No time to climb with all rows: all of it for the search, and one look at what that has found. What training
         # started from is kept where it is better: it may come from a larger subset.
@@ -227,21 +223,7 @@ class ExactTraining:
             self.search.timer = Timer(seconds, self.timer.clock)
             self.search.run()
 
-    def _climb_in_blocks(self) -> None:
-        """On the likelihood of rows in blocks: what that leads to is taken where its exact likelihood is higher."""
-        theta = self.best_of_search()
-        optimum = climbed_in_blocks(self.search, theta, BLOCKS_SHARE * self.timer.left())
-        if optimum is None:
-            return
-        self._look_at(theta)
-        self._look_at(optimum.theta)
-        if self.best_theta is optimum.theta:
-            self.reached_in_blocks = optimum.theta
-
     def best_of_search(self) -> FloatArray:
-        """What all rows speak for, as far as less than an evaluation tells."""
-        if self.reached_in_blocks is not None:
-            return self.reached_in_blocks
         data = self.objective
         return best_with_all_rows(self.search, data.X, data.y, data.row_noise, self.timer)
 
