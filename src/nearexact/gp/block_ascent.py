@@ -15,9 +15,10 @@ from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.chain_rule import Ordered, block_rows
 from nearexact.gp.flops import kernel_flops
 from nearexact.gp.known_optimum import KnownOptimum, until_settled
+from nearexact.gp.linalg import as_columns
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
 from nearexact.gp.parameters import LogCoordinates
-from nearexact.gp.row_blocks import RowBlocks, blocks_memory
+from nearexact.gp.row_blocks import RowBlocks, density_memory
 from nearexact.gp.rows import LocalRows
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import Search
@@ -31,6 +32,7 @@ GIVEN, MORE_GIVEN = 128, 512  # rows for each block: to climb with, and to see w
 # some of the other, and where one changes much, P is not nearly K̂.
 LOOSE = 0.03
 HOPELESS, SAMPLED_BLOCKS = 0.1, 16  # of log|P|/2 in so many blocks, before any climb: then it is not worth its time
+CLIMBING_SHARE = 0.7  # of the seconds; the rest is for more rows that are given
 MOST_ROUNDS = 5  # each with blocks that are chosen anew
 LITTLE = 1e-3  # nats per row: a round that gains less is the last one
 SETTINGS = LBFGSSettings(max_iterations=30, ftol=1e-6, first_step=0.3)
@@ -53,8 +55,7 @@ def climbed_in_blocks(
     It may end near the `top` of a hill that is known.
     """
     data = search.data
-    has_room = search.memory is None or blocks_memory(search.layout.kernel, data.n, MORE_GIVEN) <= search.memory
-    if data.n < FEWEST_ROWS or not has_room or not isinstance(data, LocalRows):
+    if data.n < FEWEST_ROWS or not isinstance(data, LocalRows) or not _fits(search):
         return None
     try:
         return _Ascent(search, data, Timer(seconds, search.timer.clock)).climbed(theta, top)
@@ -63,11 +64,17 @@ def climbed_in_blocks(
         return None
 
 
+def _fits(search: Search) -> bool:
+    """Whether memory has room for as many blocks as are in it at once."""
+    return search.memory is None or density_memory(search.layout.kernel, search.data.n, MORE_GIVEN) <= search.memory
+
+
 class _Ascent:
     """One climb, on blocks that are chosen anew for each θ that it has reached."""
 
     def __init__(self, search: Search, data: LocalRows, timer: Timer) -> None:
         self.search, self.data, self.timer, self.layout = search, data, timer, search.layout
+        self.targets = as_columns(data.y).shape[1]
 
     def climbed(self, start: FloatArray, top: KnownOptimum | None) -> BlockOptimum | None:
         theta, n = start, self.data.n
@@ -81,7 +88,7 @@ class _Ascent:
                 LogCoordinates.objective(partial(self._negated, few)),
                 LogCoordinates.from_theta(theta),
                 bounds=LogCoordinates.bounds(self.layout.bounds),
-                time_limit=self.timer.left(),
+                time_limit=CLIMBING_SHARE * self.timer.time_limit - self.timer.seconds(),
                 callback=until_settled(n, known, settles=False),
                 settings=SETTINGS,
                 clock=self.timer.clock,
@@ -97,8 +104,7 @@ class _Ascent:
         """What more rows that are given say about a θ that was reached."""
         more = self._blocks(theta, MORE_GIVEN)
         likelihood, before = self._value(more, theta), self._value(more, start)
-        kernel, noise = self.layout.unpack(theta)
-        by_log_det = 0.5 * (few.log_det(kernel, noise) - more.log_det(kernel, noise))
+        by_log_det = 0.5 * self.targets * (self._log_det(few, theta) - self._log_det(more, theta))
         most = LOOSE * self.data.n
         is_nearly_exact = by_log_det <= most and abs(likelihood - value - by_log_det) <= most
         logger.info(
@@ -118,7 +124,12 @@ class _Ascent:
     def _blocks(self, theta: FloatArray, given: int) -> RowBlocks:
         data, n = self.data, self.data.n
         self.search.flops += 0.5 * kernel_flops(n, n, self.search.n_features)
-        return RowBlocks.chosen(*self.layout.unpack(theta), data.X, given, row_noise=data.row_noise)
+        chosen = (*self.layout.unpack(theta), data.X, given)
+        return RowBlocks.chosen(*chosen, row_noise=data.row_noise, check=self.timer.check)
+
+    def _log_det(self, blocks: RowBlocks, theta: FloatArray) -> float:
+        self.search.flops += blocks.factor_flops(self.search.n_features)
+        return blocks.log_det(*self.layout.unpack(theta), check=self.timer.check)
 
     def _value(self, blocks: RowBlocks, theta: FloatArray) -> float:
         return -self._negated(blocks, theta)[0]

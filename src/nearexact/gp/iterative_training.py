@@ -331,6 +331,7 @@ class IterativeTraining:
 
     def _climb_from_other(self, others: OtherStarts, start: OtherStart) -> str:
         """Climb from another start, until it has led higher, or is known not to."""
+        self._workbench.release()
         best = self._held()
         top = others.known(best.theta, best.value)
         theta = self._nearer(start, best, top)
@@ -372,7 +373,7 @@ class IterativeTraining:
         """Where another start leads to as far as less than an evaluation tells: θ itself, if in doubt."""
         if self._plan.blocks_tell or best.given:
             optimum = climbed_in_blocks(self.search, start.theta, BLOCKS_SHARE * self.timer.left(), top=top)
-            return start.theta if optimum is None else optimum.theta
+            return start.theta if optimum is None or not optimum.is_nearly_exact else optimum.theta
         if start.is_optimum:
             return start.theta
         return nearer_start(self.search, start.theta, best.theta, NEARER_SHARE * self.timer.left())

@@ -99,17 +99,27 @@ class RowBlocks:
 
         def factor(number: int) -> BlockFactor:
             rows, s = self._rows(number), len(self.known[number])
-            features = self.features[rows]
-            diagonal = kernel.diagonal(features)
-            L = _cholesky(with_diagonal(kernel.cross(features, features), diagonal + noise[rows]))
-            error = log_det_error(diagonal, noise[rows])
+            L = self._factor(kernel, noise, number)
+            error = log_det_error(kernel.diagonal(self.features[rows]), noise[rows])
             return BlockFactor(rows, _last_of_inverse(L, s), L[s:, s:].clone(), error)
 
         return _of_each(len(self.blocks), factor, check, self.features.device, self.at_most)
 
-    def log_det(self, kernel: Kernel, noise_variance: float) -> float:
+    def _factor(self, kernel: Kernel, noise: Tensor, number: int) -> Tensor:
+        """The Cholesky factor of a block with the rows that are given."""
+        rows = self._rows(number)
+        features = self.features[rows]
+        return _cholesky(with_diagonal(kernel.cross(features, features), kernel.diagonal(features) + noise[rows]))
+
+    def log_det(self, kernel: Kernel, noise_variance: float, check: Check = lambda: None) -> float:
         """log|P|."""
-        return sum(float(cholesky_log_det(factor.L)) for factor in self.factors(kernel, noise_variance))
+        noise = self._noise(noise_variance)
+
+        def of_block(number: int) -> float:
+            L = self._factor(kernel, noise, number)
+            return float(cholesky_log_det(L[len(self.known[number]) :, len(self.known[number]) :]))
+
+        return sum(_of_each(len(self.blocks), of_block, check, self.features.device, self.at_most))
 
     def density(
         self,
@@ -189,10 +199,14 @@ class RowBlocks:
         return noise.to(self.features.device).expand(len(self.features))
 
 
+def density_memory(kernel: Kernel, n: int, given: int) -> int:
+    """Bytes of as many blocks as there are cores."""
+    return most_cores(-(-n // block_rows(given))) * needed_memory(kernel, given)
+
+
 def blocks_memory(kernel: Kernel, n: int, given: int) -> int:
-    """Bytes of all factors, and of as many blocks as there are cores."""
-    block = block_rows(given)
-    return 8 * n * (given + 2 * block) + most_cores(-(-n // block)) * needed_memory(kernel, given)
+    """Bytes of all factors, and of what a density needs."""
+    return 8 * n * (given + 2 * block_rows(given)) + density_memory(kernel, n, given)
 
 
 def _of_each(count: int, function: Callable[[int], T], check: Check, device: torch.device, at_most: int) -> list[T]:
