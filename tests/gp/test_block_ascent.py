@@ -82,7 +82,7 @@ def test_near_a_known_optimum_it_ends(groups: tuple[FloatArray, FloatArray]) -> 
     assert exact(known, again.theta, groups) >= exact(known, optimum.theta, groups) - 0.02 * ROWS
 
 
-@pytest.mark.parametrize("options", [{"memory": 10**6}, {"kernel": None, "rows": ROWS - 1}, {"seconds": 0.0}])
+@pytest.mark.parametrize("options", [{"memory": 10**6}, {"rows": ROWS - 1}, {"seconds": 0.0}])
 def test_where_there_is_no_room_or_time_nothing_is_found(options: dict[str, Any]) -> None:
     data = standardised(options.get("rows", ROWS))
     search = search_of(data, Matern12(), memory=options.get("memory"))

@@ -61,6 +61,8 @@ def test_it_is_the_exact_density_where_all_rows_before_are_given(kernel: Kernel)
     (value, gradient), (expected, expected_gradient) = density(density.theta), exact(density.theta)
     assert value == pytest.approx(expected, rel=1e-6)
     assert gradient == pytest.approx(expected_gradient, rel=1e-5, abs=1e-5 * np.abs(expected_gradient).max())
+    log_det, quadratic = density.blocks.parts(density.layout.kernel, NOISE, density.y)
+    assert value == pytest.approx(0.5 * (90 * math.log(2.0 * math.pi) + log_det + quadratic))
 
 
 @every_kernel
@@ -89,9 +91,12 @@ def test_weights_are_those_of_quadratic_forms_beside_one_determinant() -> None:
 
 
 def test_with_more_rows_given_it_comes_nearer_to_the_exact_one() -> None:
-    kernel = Matern12(0.5)
-    exact = gpr_objective(kernel, NOISE, *standardised(600))
+    kernel, (X, y) = Matern12(0.5), standardised(600)
+    exact = gpr_objective(kernel, NOISE, X, y)
     densities = [Density(kernel, 600, given) for given in (8, 32, 128)]
+    log_dets = [density.blocks.parts(density.layout.kernel, NOISE, density.y)[0] for density in densities]
+    K = torch.from_numpy(kernel.for_inputs(X.shape[1])(X) + NOISE * np.eye(600))
+    assert log_dets[0] > log_dets[1] > log_dets[2] > float(torch.logdet(K))
     errors = [abs(density(density.theta)[0] - exact(density.theta)[0]) for density in densities]
     assert errors[2] < 0.3 * errors[0]
     assert errors[2] < 0.005 * 600

@@ -54,12 +54,12 @@ class IterativePlan:
 
     def __init__(self, sizes: list[int], n: int, timer: Timer, *, may_factorise: bool, may_block: bool = False) -> None:
         self.sizes, self.timer, self._may_factorise = sizes, timer, may_factorise
-        self._factorises = False  # in the end, as planned
+        self._factorises = self._may_end_with_factor = False  # as planned now; as far as time allows it
         self.cost = EvaluationCost(n, MOST_SPEED)  # until it has been tried
         self._by_points: EvaluationCost | None = None  # of evaluations without blocks, while there are blocks
         self._trial: int | None = None  # iterations that blocks may take, as long as they have not led to convergence
         self._may_block = may_block
-        # What the exact likelihood is, nearly, as far as is known: then blocks need few iterations.
+        # Whether the likelihood of rows in blocks is nearly the exact one at the best θ: then they need few iterations.
         self.blocks_tell = False
         self._kept = 0.0  # seconds that the end takes, at least
         self._factorisation_seconds = math.inf
@@ -72,12 +72,14 @@ class IterativePlan:
                 self._factorisation_seconds = factorisation_seconds(
                     kernel, X, y, self.timer.clock, little=LITTLE_SHARE * self.timer.time_limit
                 )
-            self._factorises = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
+            self._may_end_with_factor = FACTORISATIONS * self._factorisation_seconds <= self.timer.time_limit
+            self._factorises = self._may_end_with_factor
 
-    def learn_from_sparse(self, model: HeldModel) -> None:
-        """How smooth the function is."""
-        self.cost = self.cost.after_sparse(model.points, model.left_over, model.posterior.noise_variance)
-        self._factorises &= self.cost.predicted_iterations(self.points()) > FEW_ITERATIONS
+    def learn_from_sparse(self, model: HeldModel, *, is_elsewhere: bool = False) -> None:
+        """How smooth the function is; anew, where θ is another one."""
+        cost = self.cost.elsewhere() if is_elsewhere else self.cost
+        self.cost = cost.after_sparse(model.points, model.left_over, model.posterior.noise_variance)
+        self._factorises = self._may_end_with_factor and self.cost.predicted_iterations(self.points()) > FEW_ITERATIONS
 
     def learn(self, objective: IterativeObjective, estimate: Estimate) -> None:
         """From an evaluation."""
@@ -107,14 +109,15 @@ class IterativePlan:
         m = self.points()
         iterations = self.cost.predicted_iterations(m) if self.cost.is_measured else self.cost.iterations
         worth = self.cost.iterations_worth(m, iterations) if iterations > FEW_ITERATIONS else 0.0
-        if self.blocks_tell and iterations > NO_ITERATIONS:
-            worth = max(worth, FEW_ITERATIONS)  # what they cost more is worth their smaller errors
+        if self.blocks_tell and iterations > NO_ITERATIONS and self.cost.iterations_worth(m, iterations) > -iterations:
+            worth = max(worth, FEW_ITERATIONS)  # up to twice the cost is worth their smaller errors
         return math.ceil(TRIAL * worth) if worth > NO_ITERATIONS else 0
 
     def has_another(self, m: int) -> bool:
         """Whether there is another preconditioner, once one has not led to convergence: points, or more of them."""
         if self._by_points is not None:
-            self.cost, self._by_points, self._trial, self._may_block = self._by_points, None, None, False
+            self.cost, self._by_points, self._trial = self._by_points, None, None
+            self._may_block = self.blocks_tell = False
         else:
             self.sizes = [size for size in self.sizes if size > m]  # with more points it is easier
         return bool(self.sizes)
@@ -158,6 +161,11 @@ class IterativePlan:
         slower = 1.0 if self._factorises else SLOWER_FACTORISATION
         return self._may_factorise and self.timer.left() > slower * self._factorisation_seconds
 
+    def spare_seconds(self) -> float:
+        """Besides the end of training, and a Cholesky factor if there is time for it now."""
+        factor = SLOWER_FACTORISATION * self._factorisation_seconds if self.has_time_to_factorise() else 0.0
+        return self.timer.left() - max(self.finishing_seconds(), factor)
+
     def seconds_before_factor(self, most: float) -> float:
         """So many seconds, or fewer if a Cholesky factor then has time, too."""
         seconds = (1.0 - OTHER_SHARE) * self.timer.time_limit - SLOWER_FACTORISATION * self._factorisation_seconds
@@ -200,6 +208,7 @@ class IterativePlan:
     def another_start(self, model: HeldModel) -> Iterator[None]:
         """What comes in between is predicted for this model, with time kept for the end of the one that is held."""
         before = self.sizes, self.cost, self._factorises, self._by_points, self._trial, self._may_block
+        blocks_tell = self.blocks_tell
         self._kept = self.finishing_seconds()
         self.cost = self.cost.elsewhere().after_sparse(model.points, model.left_over, model.posterior.noise_variance)
         self._by_points = self._trial = None
@@ -207,7 +216,7 @@ class IterativePlan:
             yield
         finally:
             self.sizes, self.cost, self._factorises, self._by_points, self._trial, self._may_block = before
-            self._kept = 0.0
+            self._kept, self.blocks_tell = 0.0, blocks_tell
 
     def operations_at(self, model: HeldModel) -> float:
         """Of an evaluation there, as far as a sparse GP tells."""

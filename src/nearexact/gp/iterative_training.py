@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from nearexact.evidence import STANDARD_ERRORS, Evidence
-from nearexact.gp.block_ascent import LOOSE, climbed_in_blocks
+from nearexact.gp.block_ascent import LOOSE, block_likelihood, climbed_in_blocks
 from nearexact.gp.bounds import LikelihoodBounds
 from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.climbs import Climbs
@@ -139,6 +139,7 @@ class IterativeTraining:
         self._climbs: Climbs | None = None  # from the present start
         self._leader: Climbs | None = None  # which have led to the best so far
         self._others: OtherStarts | None = None  # once the first start was followed to its end
+        self._has_moved = False  # by blocks, from what the search has found
         self._started = 0.0
         self._recorded = True  # whether the present climb is in the history
 
@@ -157,14 +158,14 @@ class IterativeTraining:
         self._best = self._sparse(theta, self._first_points)
         self._plan.learn_from_sparse(self._best)
         self._ascend(self._best)
-        self._climb_in_blocks(self._best)
+        searched = self._best
+        self._climb_in_blocks(searched)
         if self._plan.climbing_seconds(is_first=True) > self.timer.left():
             # First the exact GP here; what that takes tells whether there is time for more after all.
             self._finishing.finish(self._best, self._keep)
-        self._leader = leader = self._climbs_from(self._best)
-        end = self._climb_on(leader, lambda _: leader.is_settled)
+        end = self._climb_from_first(searched)
         if end == TrainingEnd.OPTIMUM_FOUND:
-            self._others = OtherStarts(self.search, theta)
+            self._others = OtherStarts(self.search, theta, has_moved=self._has_moved)
             end = self._follow(self._others)
         self._finishing.finish(self._held(), self._keep)
         self._finishing.prove(self._held(), self._keep)
@@ -205,6 +206,7 @@ class IterativeTraining:
         agreeing, starts = self.search.rounds[-1].support if self.search.rounds else (0, 0)
         if best.estimate is None:  # θ is that of a subset: whether it is right for all rows is not known
             optimum, rounds = self.search.candidates[0], self.search.rounds
+            agreeing = 0 if self._has_moved else agreeing  # blocks have led elsewhere
             return Evidence(rounds[-1].rows, starts, agreeing, None, optimum.likelihood) if rounds else None
         leader, others, gain = self._leader, self._others, None
         if others is not None:
@@ -229,15 +231,30 @@ class IterativeTraining:
 
     def _climb_in_blocks(self, model: HeldModel) -> None:
         """On the likelihood of rows in blocks, where that is nearly the exact one."""
-        seconds = BLOCKS_SHARE * (self.timer.left() - self._plan.finishing_seconds())
-        optimum = climbed_in_blocks(self.search, model.theta, seconds)
+        optimum = climbed_in_blocks(self.search, model.theta, BLOCKS_SHARE * self._plan.spare_seconds())
         if optimum is None or not optimum.is_nearly_exact or optimum.likelihood <= model.bounds.lower:
             return
-        found, margin = self._sparse(optimum.theta, self._first_points), LOOSE * self.n
-        if found.bounds.lower - margin <= optimum.likelihood <= found.bounds.upper + margin:
-            self._plan.blocks_tell = True
+        try:
+            found, margin = self._sparse(optimum.theta, self._first_points), LOOSE * self.n
+        except NumericalError:
+            return
+        is_right = found.bounds.lower - margin <= optimum.likelihood <= found.bounds.upper + margin
+        if is_right and found.theta is optimum.theta:
+            self._has_moved = self._plan.blocks_tell = True
             self._keep(found)
-            self._plan.learn_from_sparse(found)
+            self._plan.learn_from_sparse(found, is_elsewhere=True)
+
+    def _climb_from_first(self, searched: HeldModel) -> str:
+        """From where blocks have led, or else from what the search has found."""
+        self._leader = leader = self._climbs_from(self._held())
+        end = self._climb_on(leader, lambda _: leader.is_settled)
+        has_model = leader.model.estimate is not None or self._held().is_finished
+        if end != TrainingEnd.FAILED or has_model or not self._has_moved:
+            return end
+        self._has_moved = self._plan.blocks_tell = False
+        self._keep(searched)
+        self._plan.learn_from_sparse(searched, is_elsewhere=True)
+        return self._climb_from_first(searched)
 
     def _predict_costs(self) -> None:
         """What evaluations and factors will take; the search has more time where that is too long to improve θ."""
@@ -316,7 +333,10 @@ class IterativeTraining:
     def _follow(self, others: OtherStarts) -> str:
         """Other starts that may lead higher with all rows: what is found before is the best only after them."""
         self._workbench.release()  # the search needs the memory
-        end: str = TrainingEnd.OPTIMUM_FOUND
+        best, end = self._held(), str(TrainingEnd.OPTIMUM_FOUND)
+        if self._plan.blocks_tell:  # which the exact likelihood has the last word on
+            error = LOOSE * self.n + STANDARD_ERRORS * (best.estimate.standard_error if best.estimate else 0.0)
+            self._plan.blocks_tell = abs(block_likelihood(self.search, best.theta) - best.value) <= error
         for start in others.take(lambda: self._held().theta, self.timer, self._plan.finishing_seconds):
             failed = end == TrainingEnd.FAILED
             wanted_end = self._record(StageEnd.FAILED if failed else StageEnd.COMPLETE, end)
@@ -371,9 +391,11 @@ class IterativeTraining:
 
     def _nearer(self, start: OtherStart, best: HeldModel, top: KnownOptimum | None) -> FloatArray:
         """Where another start leads to as far as less than an evaluation tells: θ itself, if in doubt."""
-        if self._plan.blocks_tell or best.given:
-            optimum = climbed_in_blocks(self.search, start.theta, BLOCKS_SHARE * self.timer.left(), top=top)
-            return start.theta if optimum is None or not optimum.is_nearly_exact else optimum.theta
+        if self._plan.blocks_tell:
+            optimum = climbed_in_blocks(self.search, start.theta, BLOCKS_SHARE * self._plan.spare_seconds(), top=top)
+            # A start that is hardly worse may have a hill of its own, which blocks make too little of.
+            if optimum is not None and optimum.is_nearly_exact and optimum.gain > 2.0 * LOOSE * self.n:
+                return optimum.theta
         if start.is_optimum:
             return start.theta
         return nearer_start(self.search, start.theta, best.theta, NEARER_SHARE * self.timer.left())

@@ -46,10 +46,13 @@ class OtherEnd:
 
 
 class OtherStarts:
-    """Those besides the `first` start, which was followed to its end with all rows."""
+    """Those besides the `first` start, which was followed to its end with all rows.
 
-    def __init__(self, search: Search, first: FloatArray) -> None:
-        self.search = search
+    Where it `has_moved` far away from the optimum of a subset, what has led to that says nothing about the end.
+    """
+
+    def __init__(self, search: Search, first: FloatArray, *, has_moved: bool = False) -> None:
+        self.search, self._has_moved = search, has_moved
         self._leading: FloatArray = first  # the start that has led to the best
         self._origin: FloatArray | None = None  # that which had led to what the leading start was made from
         self._taken: list[FloatArray] = [first]
@@ -157,7 +160,8 @@ class OtherStarts:
 
     def support(self) -> tuple[int, int]:
         """How many starts agree on the best, of how many: with all rows, or on the subset that its start came from."""
-        return max((self._agreeing, self._count), self.search.support_of(self._leading))
+        own = self._agreeing, self._count
+        return own if self._has_moved else max(own, self.search.support_of(self._leading))
 
     def known(self, theta: FloatArray, likelihood: float) -> KnownOptimum | None:
         """The best so far, if it is known how the likelihood bends around it."""

@@ -111,15 +111,19 @@ class RowBlocks:
         features = self.features[rows]
         return _cholesky(with_diagonal(kernel.cross(features, features), kernel.diagonal(features) + noise[rows]))
 
-    def log_det(self, kernel: Kernel, noise_variance: float, check: Check = lambda: None) -> float:
-        """log|P|."""
-        noise = self._noise(noise_variance)
+    def parts(
+        self, kernel: Kernel, noise_variance: float, z: Tensor, check: Check = lambda: None
+    ) -> tuple[float, float]:
+        """log|P|, and the sum of zᵀP⁻¹z over columns of z: what a density is made of."""
+        noise, columns = self._noise(noise_variance), as_columns(z)
 
-        def of_block(number: int) -> float:
-            L = self._factor(kernel, noise, number)
-            return float(cholesky_log_det(L[len(self.known[number]) :, len(self.known[number]) :]))
+        def of_block(number: int) -> tuple[float, float]:
+            L, s = self._factor(kernel, noise, number), len(self.known[number])
+            whitened = torch.linalg.solve_triangular(L, columns[self._rows(number)], upper=False)[s:]
+            return float(cholesky_log_det(L[s:, s:])), float(whitened.square().sum())
 
-        return sum(_of_each(len(self.blocks), of_block, check, self.features.device, self.at_most))
+        found = _of_each(len(self.blocks), of_block, check, self.features.device, self.at_most)
+        return sum(log_det for log_det, _ in found), sum(quadratic for _, quadratic in found)
 
     def density(
         self,
