@@ -82,7 +82,7 @@ def exact(search: Search, X: torch.Tensor, y: torch.Tensor, theta: FloatArray) -
 def table(outcomes: dict[str, Outcome]) -> str:
     """A row for each data set."""
     lines = [
-        "| data: rows | before | after | in blocks | nearly exact | search (s) | climb (s) | one exact likelihood (s) |",
+        "| data: rows | before | after | in blocks | nearly exact | search (s) | climb (s) | one likelihood (s) |",
         "|" + " --- |" * 8,
     ]
     for name, o in outcomes.items():
