@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nearexact.gp import block_ascent, gpr_objective
-from nearexact.gp.block_ascent import climbed_in_blocks
+from nearexact.gp import block_ascent, gpr_objective, iterative_training
+from nearexact.gp.block_ascent import block_likelihood, climbed_in_blocks
+from nearexact.gp.iterative import IterativeObjective
 from nearexact.gp.iterative_training import IterativeTraining
 from nearexact.gp.known_optimum import KnownOptimum
+from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import Search
 from nearexact.kernels import Kernel, Matern12, SquaredExponential
 from nearexact.typing import FloatArray
@@ -56,6 +58,8 @@ def test_it_finds_what_few_rows_do_not_show(groups: tuple[FloatArray, FloatArray
     assert optimum.is_nearly_exact
     assert search.flops > 0.0
     reached = exact(search, optimum.theta, groups)
+    assert block_likelihood(search, optimum.theta) == pytest.approx(optimum.likelihood)
+    assert optimum.gain == pytest.approx(reached - exact(search, start, groups), abs=0.05 * ROWS)
     assert reached == pytest.approx(optimum.likelihood, abs=block_ascent.LOOSE * ROWS)
     assert reached > exact(search, start, groups) + 0.1 * ROWS
     assert search.layout.unpack(optimum.theta)[0].parameters["lengthscales"][1] < 0.1
@@ -102,3 +106,44 @@ def test_training_starts_from_where_blocks_lead(
     assert training.history[0].evaluations < 15
     assert training._leader is not None
     assert training._leader.is_settled
+
+
+def test_where_nothing_can_be_evaluated_there_training_goes_on_from_the_search(
+    groups: tuple[FloatArray, FloatArray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Search, "run", lambda search: None)
+    evaluate = IterativeObjective.evaluate
+
+    def fails_where_rough(objective: IterativeObjective, kernel: Kernel, noise_variance: float) -> Any:
+        if kernel.parameters["lengthscales"][1] < 0.1:
+            raise NumericalError("as if conjugate gradients did not converge")
+        return evaluate(objective, kernel, noise_variance)
+
+    monkeypatch.setattr(IterativeObjective, "evaluate", fails_where_rough)
+    start = (SquaredExponential([1.0, 2.0]), 0.3)
+    training = IterativeTraining(SquaredExponential(), *groups, start=start, seed=0)
+    training.run()
+    assert training.estimate() is not None
+    assert training.posterior().kernel.parameters["lengthscales"][1] >= 0.1
+    assert not training._plan.blocks_tell
+    evidence = training.evidence()
+    assert evidence is not None
+    assert evidence.gain_per_row is None
+
+
+@pytest.mark.parametrize("claimed", [1.0, -1.0])
+def test_the_exact_likelihood_has_the_last_word(
+    groups: tuple[FloatArray, FloatArray], monkeypatch: pytest.MonkeyPatch, claimed: float
+) -> None:
+    """If blocks were a nat per row off at the optimum, no other start would be climbed from on them."""
+    monkeypatch.setattr(Search, "run", lambda search: None)
+
+    def off(search: Search, theta: FloatArray) -> float:
+        return block_ascent.block_likelihood(search, theta) + claimed * ROWS
+
+    monkeypatch.setattr(iterative_training, "block_likelihood", off)
+    start = (SquaredExponential([1.0, 2.0]), 0.3)
+    training = IterativeTraining(SquaredExponential(), *groups, start=start, seed=0)
+    training.run()
+    assert training._has_moved
+    assert not training._plan.blocks_tell

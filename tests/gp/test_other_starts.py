@@ -51,6 +51,12 @@ def test_only_when_all_of_them_were_followed_nothing_is_open(search: Search) -> 
     assert again.support() == max((1, 1), search.support_of(best))
 
 
+def test_starts_of_a_subset_do_not_speak_for_a_theta_far_from_its_optimum(search: Search) -> None:
+    best = search.candidates[0].theta
+    assert search.support_of(best)[0] > 1
+    assert OtherStarts(search, best, has_moved=True).support() == (1, 1)
+
+
 def test_without_time_to_look_for_details_something_is_open(search: Search) -> None:
     best = search.candidates[0].theta
     others = OtherStarts(search, best)

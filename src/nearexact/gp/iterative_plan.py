@@ -54,6 +54,7 @@ class IterativePlan:
 
     def __init__(self, sizes: list[int], n: int, timer: Timer, *, may_factorise: bool, may_block: bool = False) -> None:
         self.sizes, self.timer, self._may_factorise = sizes, timer, may_factorise
+        self._all_sizes = sizes
         self._factorises = self._may_end_with_factor = False  # as planned now; as far as time allows it
         self.cost = EvaluationCost(n, MOST_SPEED)  # until it has been tried
         self._by_points: EvaluationCost | None = None  # of evaluations without blocks, while there are blocks
@@ -80,6 +81,11 @@ class IterativePlan:
         cost = self.cost.elsewhere() if is_elsewhere else self.cost
         self.cost = cost.after_sparse(model.points, model.left_over, model.posterior.noise_variance)
         self._factorises = self._may_end_with_factor and self.cost.predicted_iterations(self.points()) > FEW_ITERATIONS
+
+    def start_again(self, model: HeldModel) -> None:
+        """From a model at another θ, after what could not be computed at this one."""
+        self.sizes, self._by_points, self._trial, self.blocks_tell = self._all_sizes, None, None, False
+        self.learn_from_sparse(model, is_elsewhere=True)
 
     def learn(self, objective: IterativeObjective, estimate: Estimate) -> None:
         """From an evaluation."""

@@ -251,9 +251,9 @@ class IterativeTraining:
         has_model = leader.model.estimate is not None or self._held().is_finished
         if end != TrainingEnd.FAILED or has_model or not self._has_moved:
             return end
-        self._has_moved = self._plan.blocks_tell = False
+        self._has_moved = False
         self._keep(searched)
-        self._plan.learn_from_sparse(searched, is_elsewhere=True)
+        self._plan.start_again(searched)
         return self._climb_from_first(searched)
 
     def _predict_costs(self) -> None:
