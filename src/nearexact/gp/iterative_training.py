@@ -232,13 +232,15 @@ class IterativeTraining:
     def _climb_in_blocks(self, model: HeldModel) -> None:
         """On the likelihood of rows in blocks, where that is nearly the exact one."""
         optimum = climbed_in_blocks(self.search, model.theta, BLOCKS_SHARE * self._plan.spare_seconds())
-        if optimum is None or not optimum.is_nearly_exact or optimum.likelihood <= model.bounds.lower:
+        margin = LOOSE * self.n  # a smaller gain may be none
+        if optimum is None or not optimum.is_nearly_exact or optimum.gain <= margin:
             return
         try:
-            found, margin = self._sparse(optimum.theta, self._first_points), LOOSE * self.n
+            found = self._sparse(optimum.theta, self._first_points)
         except NumericalError:
             return
-        is_right = found.bounds.lower - margin <= optimum.likelihood <= found.bounds.upper + margin
+        least = max(found.bounds.lower - margin, model.bounds.lower)
+        is_right = least <= optimum.likelihood <= found.bounds.upper + margin
         if is_right and found.theta is optimum.theta:
             self._has_moved = self._plan.blocks_tell = True
             self._keep(found)
