@@ -1,7 +1,7 @@
 """Towards an optimum on the likelihood of rows in blocks, where that is nearly the exact one and far cheaper.
 
 Where a function is rough, a few near rows tell nearly all about a row that all others do, and the likelihood of blocks
-given theirs (row_blocks.py) takes a tenth of an exact evaluation or less. All rows count in it, so that it shows what
+given theirs (row_blocks.py) is far cheaper than an exact evaluation. All rows count in it, so that it shows what
 subsets do not, but it is no bound: where it leads to is looked at by an exact evaluation.
 """
 
@@ -20,7 +20,7 @@ from nearexact.gp.linalg import as_columns
 from nearexact.gp.optimise import LBFGSSettings, OptimiserEnd, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.row_blocks import RowBlocks, density_memory
-from nearexact.gp.rows import LocalRows
+from nearexact.gp.rows import LocalRows, local
 from nearexact.gp.safety import NumericalError
 from nearexact.gp.search import Search
 from nearexact.typing import FloatArray
@@ -32,10 +32,8 @@ GIVEN, MORE_GIVEN = 128, 512  # rows for each block: to climb with, and to see w
 # Nats per row by which more rows that are given may change log|P|/2, or the rest of the likelihood: each of them hides
 # some of the other, and where one changes much, P is not nearly K̂.
 LOOSE = 0.03
-HOPELESS, SAMPLED_BLOCKS = (
-    0.1,
-    16,
-)  # of log|P|/2 in about so many blocks, before any climb: then it is not worth its time
+HOPELESS = 0.1  # of log|P|/2, by some blocks, before any climb: then it is not worth its time
+SAMPLED_BLOCKS = 16  # or up to twice as many
 CLIMBING_SHARE = 0.7  # of the seconds; the rest is for more rows that are given
 MOST_ROUNDS = 5  # each with blocks that are chosen anew
 LITTLE = 1e-3  # nats per row: a round that gains less is the last one
@@ -71,9 +69,7 @@ def climbed_in_blocks(
 
 def block_likelihood(search: Search, theta: FloatArray) -> float:
     """With more rows given than a climb has; not finite where it cannot be computed."""
-    if search.data.n < FEWEST_ROWS or not isinstance(search.data, LocalRows) or not _fits(search):
-        return math.nan
-    ascent = _Ascent(search, search.data, Timer())
+    ascent = _Ascent(search, local(search.data), Timer())
     try:
         return ascent.likelihood(*ascent.parts(ascent.blocks(theta, MORE_GIVEN), theta))
     except NumericalError:

@@ -114,10 +114,11 @@ class IterativePlan:
             return 0
         m = self.points()
         iterations = self.cost.predicted_iterations(m) if self.cost.is_measured else self.cost.iterations
-        worth = self.cost.iterations_worth(m, iterations) if iterations > FEW_ITERATIONS else 0.0
-        if self.blocks_tell and iterations > NO_ITERATIONS and self.cost.iterations_worth(m, iterations) > -iterations:
-            worth = max(worth, FEW_ITERATIONS)  # up to twice the cost is worth their smaller errors
-        return math.ceil(TRIAL * worth) if worth > NO_ITERATIONS else 0
+        worth = self.cost.iterations_worth(m, iterations)
+        most = worth if iterations > FEW_ITERATIONS else 0.0
+        if self.blocks_tell and iterations > NO_ITERATIONS and worth > -iterations:
+            most = max(most, FEW_ITERATIONS)  # up to twice the cost is worth their smaller errors
+        return math.ceil(TRIAL * most) if most > NO_ITERATIONS else 0
 
     def has_another(self, m: int) -> bool:
         """Whether there is another preconditioner, once one has not led to convergence: points, or more of them."""
