@@ -21,6 +21,7 @@ from nearexact.gp.stages import StageEnd
 from nearexact.gp.starts import with_less_influence
 from nearexact.kernels import ArcCosine, Linear, Matern12, SquaredExponential
 from nearexact.noise_only import explains_nothing
+from nearexact.scaling import Scaling
 from tests.problems import KERNELS, many_inputs, regression, standardised
 from tests.tensors import Allocations
 
@@ -156,6 +157,22 @@ def test_robust_bounds_never_fall(seed: int) -> None:
         lowers = [stage.lower_bound for stage in training.history]
         assert all(a <= b for a, b in itertools.pairwise(lowers))
         assert training.likelihood_bounds().lower == lowers[-1]
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_what_rounding_leaves_unproved_replaces_nothing(seed: int) -> None:
+    """A function without noise: now and then an ELBO is far higher than before where nothing at all is proved."""
+    rng = np.random.default_rng(seed)
+    X = np.round(20.0 * np.abs(rng.normal(size=(300, 6))))
+    y = np.log1p(X[:, 0] + X[:, 1])
+    X[:, 2] = np.round(3.0 * y)
+    X, y = Scaling.of(X).apply(X), Scaling.of(y).apply(y)
+    training = Training(SquaredExponential(), X, y, seed=seed, inducing=[5, 10, 15, 20, 30])
+    training.run()
+    lowers = [stage.lower_bound for stage in training.history]
+    assert -math.inf < lowers[0]
+    assert all(a <= b for a, b in itertools.pairwise(lowers))
+    assert training.likelihood_bounds().lower == lowers[-1]
 
 
 def test_few_points_use_them_all_and_are_exact() -> None:

@@ -20,12 +20,18 @@ class Candidate:
     theta: FloatArray
     objective: float  # what is maximised, −∞ where it could not be computed
     model: Model | None = None  # where it is at hand
+    proved: float | None = None  # lower bound on the exact log marginal likelihood, once there was a model
 
     @property
-    def lower_bound(self) -> float:
-        """On the exact log marginal likelihood; of FITC, which bounds nothing, its own likelihood."""
-        lower = self.objective if self.model is None else self.model.bounds.lower
-        return lower if math.isfinite(lower) else self.objective
+    def standing(self) -> tuple[float, float]:
+        """What candidates are compared by: what is proved about the exact likelihood, then the objective.
+
+        Before there is a model the objective promises what will be proved; where rounding errors are as large as the
+        noise, that may be nothing. FITC bounds nothing: its own likelihood stands for it.
+        """
+        if self.proved is None or math.isnan(self.proved):
+            return self.objective, self.objective
+        return self.proved, self.objective
 
     @property
     def computed(self) -> bool:

@@ -161,7 +161,7 @@ class Training:
         # Something to return whatever happens: any points, with the θ to start from.
         rows = random_rows(self.random, n, self.schedule[0])
         theta = self.theta0 if self.search is None else self.search.candidates[0].theta
-        self.best = Candidate(rows, theta, -math.inf)
+        self.best = self._proved = Candidate(rows, theta, -math.inf)  # in the end the latter is the best, too
 
     def seconds(self) -> float:
         """Since training started."""
@@ -209,7 +209,8 @@ class Training:
 
     def bounds(self) -> tuple[float, float]:
         """What was maximised and the upper bound, of the best model so far."""
-        return self.best.objective, self._best_model().bounds.upper
+        upper = self._best_model().bounds.upper
+        return self.best.objective, upper
 
     def likelihood_bounds(self) -> LikelihoodBounds:
         """All that is known about the log marginal likelihood of the best model so far."""
@@ -310,12 +311,15 @@ class Training:
                 logger.info("M=%d: a start failed: %s", m, error)
                 failures.append(NumericalError(str(error)))  # without the traceback, which holds large buffers
                 continue
-            if result.candidate.lower_bound >= best.candidate.lower_bound:
+            if result.candidate.standing >= best.candidate.standing:
                 best = result
         if len(failures) == len(starts) and self.best is held:
             raise failures[-1]
-        if failures and self.best.lower_bound > best.candidate.lower_bound:  # a start may fail late
-            return Result(self.best, StageEnd.FAILED, StageEnd.FAILED)
+        self._best_model()
+        if self.best.standing > best.candidate.standing:  # a start may fail late, or go on to where less is proved
+            if failures:
+                return Result(self.best, StageEnd.FAILED, StageEnd.FAILED)
+            return complete(self.best, "less is proved where the ELBO is higher")
         return best
 
     def _robust_starts(self, m: int, held: Candidate) -> list[Callable[[], Result]]:
@@ -410,7 +414,8 @@ class Training:
             model = Model(factors.posterior(), factors.bounds, factors.jitter)
         self._stage.evaluations += 1
         self.flops += sparse_flops(self.data.n, len(rows), self.n_features)
-        candidate = Candidate(rows, theta, value if math.isfinite(value) else -math.inf, model)
+        value = value if math.isfinite(value) else -math.inf
+        candidate = Candidate(rows, theta, value, model, model.bounds.lower)
         self._offer(candidate)
         return candidate
 
@@ -475,20 +480,29 @@ class Training:
         if self.procedure == "paper":
             better = candidate.objective >= self.best.objective
         else:
-            better = candidate.lower_bound >= self.best.lower_bound
+            better = candidate.standing >= self.best.standing
+            if candidate.proved is not None and candidate.standing >= self._proved.standing:
+                self._proved = replace(candidate, model=None)  # only one model is worth its memory
         if better:
             self.best = candidate
         if self._stage.best is None or candidate.objective >= self._stage.best.objective:
-            self._stage.best = replace(candidate, model=None)  # only one model is worth its memory
+            self._stage.best = replace(candidate, model=None)
 
     def _unfinished(self) -> Candidate:
         """What stands for an M that was cut short."""
-        return self._stage.best if self.procedure == "paper" and self._stage.best is not None else self.best
+        if self.procedure == "paper" and self._stage.best is not None:
+            return self._stage.best
+        self._best_model()
+        return self.best
 
     def _best_model(self) -> Model:
-        self.best = self._with_model(self.best)
-        assert self.best.model is not None
-        return self.best.model
+        """That of the best candidate, which may have promised more than its model proves."""
+        best = self._with_model(self.best)
+        if self.procedure == "robust" and self._proved.standing > best.standing:
+            best = self._with_model(self._proved)
+        self.best = best
+        assert best.model is not None
+        return best.model
 
     def _with_model(self, candidate: Candidate) -> Candidate:
         if candidate.model is not None:
