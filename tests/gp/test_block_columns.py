@@ -11,7 +11,7 @@ from nearexact.gp.block_columns import FEWEST_COLUMNS, Check, by_columns, shares
 from nearexact.gp.iterative import IterativeObjective
 from nearexact.gp.kernel_product import KernelProduct, symmetric_product
 from nearexact.gp.stored_kernel import Storage, StoredKernel
-from nearexact.kernels import Matern32, SquaredExponential
+from nearexact.kernels import Kernel, Matern32, SquaredExponential
 from tests.problems import regression
 
 CPU = torch.device("cpu")
@@ -96,14 +96,28 @@ def test_a_matrix_that_is_kept_by_two_cores_is_the_whole_one(storage: Storage, m
 
 
 def test_the_gradient_is_that_of_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearexact.gp.iterative.GRADIENT_ROWS", 50)
+    monkeypatch.setattr("nearexact.gp.stored_kernel.TILE_ROWS", 50)
     X, y = regression(2 * FEWEST_COLUMNS * 50)
-    one = IterativeObjective(SquaredExponential([0.7, 1.0, 2.0], 1.3), 0.1, X, y, X[:60])
+    one = IterativeObjective(SquaredExponential([0.7, 1.0, 2.0], 1.3), 0.1, X, y, X[:60], in_full=True)
     value, gradient = one(one.theta0)
     torch.set_num_threads(1)
     alone, alone_gradient = one(one.theta0)
     assert value == pytest.approx(alone, rel=1e-9)
     np.testing.assert_allclose(gradient, alone_gradient, rtol=1e-6, atol=1e-7 * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("kernel", [SquaredExponential([0.7, 1.0, 2.0], 1.3), Matern32([0.7, 1.0, 2.0], 1.3)])
+def test_the_gradient_from_a_matrix_that_is_kept_is_that_from_one_computed_again(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearexact.gp.stored_kernel.TILE_ROWS", 50)
+    X, y = regression(220)
+    objective = IterativeObjective(kernel, 0.1, X, y, X[:60])
+    found = objective(objective.theta0)[1]
+    assert objective.product.storage is Storage.FLOAT32
+    monkeypatch.setattr(StoredKernel, "copy_kept", lambda *_: False)
+    again = objective(objective.theta0)[1]
+    np.testing.assert_allclose(found, again, rtol=1e-5, atol=1e-6 * np.abs(again).max())
 
 
 def test_zeros_make_no_difference() -> None:

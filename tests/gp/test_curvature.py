@@ -7,7 +7,7 @@ import pytest
 from scipy.linalg import eigvalsh
 
 from nearexact.gp import ExactTraining
-from nearexact.gp.curvature import LEAST, positive, second_derivatives
+from nearexact.gp.curvature import LEAST, newton_gain, positive, second_derivatives
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.search import Search
 from nearexact.kernels import SquaredExponential
@@ -31,6 +31,16 @@ def test_a_positive_matrix_keeps_what_bends_enough() -> None:
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
     given = rotation @ np.diag([-1.0, 1e-9, 5.0]) @ rotation.T
     assert np.allclose(positive(given, 0.1), rotation @ np.diag([0.1, 0.1, 5.0]) @ rotation.T)
+
+
+def test_the_gain_of_a_step_to_the_top_of_a_parabola() -> None:
+    A, step = np.array([[3.0, 1.0], [1.0, 2.0]]), np.array([0.3, -0.2])
+    assert newton_gain(A, A @ step) == pytest.approx(0.5 * step @ A @ step)
+
+
+def test_a_direction_that_may_be_flatter_than_is_known_may_gain_more() -> None:
+    flat = np.diag([1.0, LEAST])
+    assert newton_gain(flat, np.array([0.0, 0.1])) == pytest.approx(10.0 * 0.5 * 0.1**2 / LEAST)
 
 
 def test_a_subset_tells_how_the_likelihood_of_all_rows_bends() -> None:

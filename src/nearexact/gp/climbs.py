@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from nearexact.gp.curvature import newton_gain
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_model import HeldModel
 from nearexact.gp.iterative_plan import IterativePlan, most_iterations
@@ -31,6 +32,9 @@ PATIENCE, NOISE_SHARE = 4, 0.5  # so many evaluations that gain less than this s
 # Times the iterations of a climb's first evaluation, and so many at least: then its points are those of another θ.
 STALE, STALE_ITERATIONS = 4, 12
 SETTLED = 1e-4  # nats per row that a whole climb may gain, if the standard error is smaller, for θ to be found
+# Of what counts as settled: where Newton's step would gain no more than that, or than what the estimate is uncertain
+# by, further evaluations only confirm it.
+NEGLIGIBLE_SHARE = 0.1
 
 
 class _OnlyNoiseLeftError(Exception):
@@ -116,7 +120,8 @@ class Climbs:
         objective.most_iterations = self.plan.most_iterations(self.points) or objective.most_iterations
         best: list[float] = []  # so far, after each evaluation of this climb
         first_iterations, is_stale = 0, False
-        curvature = self.curvature(theta)
+        curvature, bounds = self.curvature(theta), self.bench.layout.bounds
+        free = np.ones(len(theta), dtype=bool) if bounds is None else bounds[0] < bounds[1]
 
         def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
             if best:  # an evaluation that would not end in time takes from what is kept for the end
@@ -130,8 +135,15 @@ class Climbs:
             best.append(max([estimate.value, *best[-1:]]))
             if estimate.value == best[-1] and estimate.iterations >= max(STALE * first_iterations, STALE_ITERATIONS):
                 raise _StalePointsError
-            if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < NOISE_SHARE * estimate.standard_error:
+            little = NOISE_SHARE * estimate.standard_error
+            if len(best) > PATIENCE and best[-1] - best[-1 - PATIENCE] < little:
                 raise _OnlyNoiseLeftError
+            if estimate.value == best[-1] and curvature is not None:
+                slopes = np.where(free, LogCoordinates.gradient(theta, gradient), 0.0) / self.n
+                left = self.n * newton_gain(curvature, slopes)
+                if left < max(little, NEGLIGIBLE_SHARE * SETTLED * self.n):
+                    best[-1] += left
+                    raise _OnlyNoiseLeftError
             return -estimate.value, -gradient
 
         check_end = self.until()
@@ -144,7 +156,7 @@ class Climbs:
             optimum = minimise(
                 LogCoordinates.objective(evaluate),
                 LogCoordinates.from_theta(theta),
-                bounds=LogCoordinates.bounds(self.bench.layout.bounds),
+                bounds=LogCoordinates.bounds(bounds),
                 callback=after_step,
                 settings=LBFGSSettings(
                     max_iterations=FIRST_STEPS * 2**self.number,

@@ -27,6 +27,17 @@ def second_derivatives(objective: Objective, logs: FloatArray, *, at_once: int =
     return 0.5 * (matrix + matrix.T)
 
 
+def newton_gain(curvature: FloatArray, gradient: FloatArray) -> float:
+    """What Newton's step gains where the likelihood bends as a `positive` curvature says: ½gᵀH⁻¹g.
+
+    Directions that are not trusted to be flatter than LEAST may be, and a step there gain more: they count as ten times
+    as flat.
+    """
+    values, axes = np.linalg.eigh(curvature)
+    values = np.where(values > (1.0 + 1e-6) * LEAST, values, 0.1 * LEAST)
+    return float(0.5 * np.sum((axes.T @ gradient) ** 2 / values))
+
+
 def positive(matrix: FloatArray, least: float) -> FloatArray:
     """The nearest matrix without an eigenvalue below the least one."""
     values, vectors = np.linalg.eigh(matrix)

@@ -63,7 +63,7 @@ from nearexact.gp.row_blocks import RowBlocks
 from nearexact.gp.row_noise import RowNoise, scaled_rows
 from nearexact.gp.safety import NumericalError, Numerics, Repairs, numerics_for
 from nearexact.gp.sparse import SparseObjective
-from nearexact.gp.stored_kernel import Storage, StoredKernel
+from nearexact.gp.stored_kernel import TILE_ROWS, Storage, StoredKernel
 from nearexact.kernels.base import Kernel, Tensors, add_to
 from nearexact.limits import memory_budget
 from nearexact.typing import FloatArray, MemoryLimit
@@ -76,7 +76,6 @@ TOLERANCE = 1e-4  # of rᵀP⁻¹r, relative to its start
 # The same with blocks, times that: eigenvalues of P⁻¹K̂ may be small there, so that errors are larger than residuals
 # tell. They must not be more than so much, relative to zᵀP⁻¹z.
 BLOCK_SHARE, MOST_INACCURACY = 0.01, 1e-3
-GRADIENT_ROWS = 384  # of a block of K̄, and as many columns
 COLUMN_ARRAYS = 14  # [N, probes + 1] arrays that are alive at once, at most
 BLOCK_ARRAYS = 4  # blocks of K or K̄ that are alive at once, at most, besides the kernel's own
 
@@ -348,16 +347,18 @@ class IterativeObjective:
         share = -0.25 * columns.shape[1] / A.shape[1]
         left = torch.cat([0.5 * columns, A * share, B * share], dim=1)  # K̄ = left·rightᵀ  [N, 2p + T]
         right = torch.cat([columns, B, A], dim=1)
-        parts = [torch.split(x, GRADIENT_ROWS) for x in (kernel.features(self.X, self.X.mean(0)), left, right)]
+        rows = self.product.rows
+        parts = [torch.split(x, rows) for x in (kernel.features(self.X, self.X.mean(0)), left, right)]
 
         def work(block_columns: Sequence[int], check: Check) -> Tensors:
-            scratch, gradients = self.X.new_empty(GRADIENT_ROWS**2), Tensors()
+            scratch, gradients = self.X.new_empty(rows**2), Tensors()
             for j in block_columns:
                 check()
                 cross = kernel.against(parts[0][j])
                 for i in range(j + 1):  # all is symmetric: what is on one side of the diagonal counts twice
                     K_bar = (parts[1][i] @ parts[2][j].T).mul_(1.0 if i == j else 2.0)
-                    cross.add_adjoint(parts[0][i], K_bar, scratch[: K_bar.numel()].view_as(K_bar))
+                    K = scratch[: K_bar.numel()].view_as(K_bar)
+                    cross.add_adjoint(parts[0][i], K_bar, K, holds_values=self.product.copy_kept(i, j, K))
                 add_to(gradients, cross.gradients())
             return gradients
 
@@ -369,8 +370,8 @@ class IterativeObjective:
 
 def solving_memory(kernel: Kernel, n: int, probes: int = PROBES) -> int:
     """Bytes that conjugate gradients and the exact part of a gradient take, besides what the sparse GP does."""
-    cores = most_cores(math.ceil(n / GRADIENT_ROWS))
-    blocks = cores * (BLOCK_ARRAYS + kernel.temporaries) * GRADIENT_ROWS**2
+    cores = most_cores(math.ceil(n / TILE_ROWS))
+    blocks = cores * (BLOCK_ARRAYS + kernel.temporaries) * TILE_ROWS**2
     return 8 * ((COLUMN_ARRAYS + cores - 1) * (probes + 1) * n + blocks)
 
 

@@ -151,7 +151,13 @@ class LogCoordinates:
         def in_logs(logs: FloatArray) -> tuple[float, FloatArray]:
             theta = cls.to_theta(logs)
             value, gradient = objective(theta)
-            # d log softplus(θ)/dθ = expit(θ)/softplus(θ), hence ∂/∂log = softplus(θ)/expit(θ) · ∂/∂θ.
-            return value, gradient * np.logaddexp(0.0, theta) / expit(theta)
+            return value, cls.gradient(theta, gradient)
 
         return in_logs
+
+    @staticmethod
+    def gradient(theta: FloatArray, gradient: FloatArray) -> FloatArray:
+        """A gradient by θ as one by the logarithms."""
+        # d log softplus(θ)/dθ = expit(θ)/softplus(θ), hence ∂/∂log = softplus(θ)/expit(θ) · ∂/∂θ.
+        by_logs: FloatArray = gradient * np.logaddexp(0.0, theta) / expit(theta)
+        return by_logs

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nearexact.gp.block_columns import Check, by_columns
 from nearexact.gp.kernel_product import KernelProduct, symmetric_product
+from nearexact.kernels import SquaredExponential
 from nearexact.kernels.base import Kernel
 
 TILE_ROWS = 384  # of a block that is kept, and as many columns: its second product finds it in the cache
@@ -97,6 +98,22 @@ class StoredKernel:
                     self._tiles[i, j].copy_(block)
 
         by_columns(len(source.features), keep, check, device=self.X.device)
+
+    @property
+    def rows(self) -> int:
+        """Of a block of K, and as many columns."""
+        return TILE_ROWS
+
+    def copy_kept(self, i: int, j: int, out: Tensor) -> bool:
+        """Write K of the i-th and the j-th block of unscaled rows, i ≤ j, if it is kept; whether it is.
+
+        Only for kernels whose derivatives are multiples of their values: others compute distances again anyway.
+        """
+        assert self._product is not None
+        if self.storage is Storage.NONE or not isinstance(self._product.kernel, SquaredExponential):
+            return False
+        out.copy_(self._tiles[i, j]).mul_(self._product.scale)
+        return True
 
     def release(self) -> None:
         """Give back the memory."""
