@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -53,3 +55,14 @@ def test_a_start_that_is_near_enough_stays_where_it_is_as_it_does_without_time()
     far = with_noise(search, best, 1e-4)
     assert nearer_start(search, far, best, 0.0) is far
     assert nearer_start(search, far, best, 60.0) is not far
+
+
+def test_as_far_as_time_allows_is_better_than_not_at_all() -> None:
+    search = searched(*ripples(ROWS), rows=256)
+    best = search.candidates[0].theta
+    far = with_noise(search, best, 1e-4)
+    now = itertools.count().__next__  # a second for each time that it is asked
+    search.timer.clock = lambda: float(now())
+    reached = [nearer_start(search, far, best, seconds) for seconds in (0.0, 15.0, 1000.0)]
+    likelihoods = [likelihood(search, theta) for theta in reached]
+    assert likelihoods[0] < likelihoods[1] < likelihoods[2]

@@ -55,7 +55,9 @@ SEARCH_ROWS = 4096  # of the largest subset
 FIRST_POINTS = 400  # of the sparse GP that is there before anything else
 MOST_CLIMBS = 20  # from one start
 BLOCKS_SHARE = 0.2  # of the time before the end of training, for a climb on the likelihood in blocks
-NEARER_SHARE = 0.05  # of the time that is left, at most, for another start to come nearer on few rows
+# Of the time that is left, at most, for another start to come nearer on few rows; or what an evaluation with all rows
+# takes: far from any optimum several of these would only lead away from there.
+NEARER_SHARE = 0.05
 ALL_ROWS_INSTEAD = 4.0  # times an evaluation of a larger subset: where one of all rows takes no more, it tells more
 
 
@@ -400,7 +402,8 @@ class IterativeTraining:
                 return optimum.theta
         if start.is_optimum:
             return start.theta
-        return nearer_start(self.search, start.theta, best.theta, NEARER_SHARE * self.timer.left())
+        evaluation = min(self._plan.cost.predicted(self._plan.points()), self._plan.spare_seconds())
+        return nearer_start(self.search, start.theta, best.theta, max(NEARER_SHARE * self.timer.left(), evaluation))
 
     def _are_on_one_hill(self, model: HeldModel, best: HeldModel, top: KnownOptimum | None) -> bool:
         """Whether both are near to each other, or the likelihood halfway between them is about as high as theirs."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.known_optimum import WORTH_CARRYING
-from nearexact.gp.optimise import OptimiserEnd, Step, minimise
+from nearexact.gp.optimise import Step, minimise
 from nearexact.gp.parameters import LogCoordinates
 from nearexact.gp.rough_scan import likelihood_at
 from nearexact.gp.rows import local
@@ -30,7 +30,7 @@ NEIGHBOURHOODS = 6
 
 
 def nearer_start(search: Search, theta: FloatArray, best: FloatArray, seconds: float) -> FloatArray:
-    """Where θ leads to on few rows, once it explains these nearly as well as the best so far; θ itself, if in doubt."""
+    """Where θ leads to on few rows, until it explains these nearly as well as the best so far, or time is up."""
     parts = _Parts(search, theta)
     enough = parts.likelihood(best) - WORTH_CARRYING * parts.rows
     if not math.isfinite(enough) or parts.likelihood(theta) >= enough:
@@ -52,8 +52,7 @@ def nearer_start(search: Search, theta: FloatArray, best: FloatArray, seconds: f
         )
     except NumericalError:
         return theta
-    is_useful = end.reason is not OptimiserEnd.TIME_LIMIT
-    return LogCoordinates.to_theta(end.theta) if is_useful else theta
+    return LogCoordinates.to_theta(end.theta) if end.iterations else theta
 
 
 class _Parts:
