@@ -20,7 +20,7 @@ from nearexact.gp import (
     minimise,
     other_starts,
 )
-from nearexact.gp.climbs import FIRST_STEPS, SETTLED, STALE, STALE_ITERATIONS
+from nearexact.gp.climbs import FIRST_STEPS, PATIENCE, SETTLED, STALE, STALE_ITERATIONS
 from nearexact.gp.column_solver import MOST_ITERATIONS
 from nearexact.gp.iterative import Estimate, IterativeObjective
 from nearexact.gp.iterative_cost import iterative_fits
@@ -109,6 +109,14 @@ def assert_exact(training: IterativeTraining) -> None:
     (mean, variance), (expected, expected_variance) = posterior.predict(X_new), exact.predict(X_new)
     assert np.allclose(mean, expected, atol=1e-4)
     assert float((variance / expected_variance - 1.0).abs().median()) <= 0.01
+
+
+def test_few_evaluations_with_new_probes_confirm_an_optimum_and_say_what_is_left(either: IterativeTraining) -> None:
+    leader = either._leader
+    assert leader is not None
+    assert leader.is_settled
+    assert leader.evaluations <= PATIENCE  # else patience has ended it
+    assert leader.left_to_gain > 0.0
 
 
 def test_it_ends_at_an_optimum_of_the_exact_likelihood(either: IterativeTraining) -> None:

@@ -119,14 +119,14 @@ class Climbs:
         objective = self.bench.with_new_points(theta, self.points, self.plan.cost.given)
         objective.most_iterations = self.plan.most_iterations(self.points) or objective.most_iterations
         best: list[float] = []  # so far, after each evaluation of this climb
-        first_iterations, is_stale = 0, False
+        first_iterations, is_stale, left = 0, False, 0.0  # nats, by Newton's step, where that ends the climb
         curvature, bounds = self.curvature(theta), self.bench.layout.bounds
         free = np.ones(len(theta), dtype=bool) if bounds is None else bounds[0] < bounds[1]
 
         def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
             if best:  # an evaluation that would not end in time takes from what is kept for the end
                 self.timer.require(objective.timing.seconds + self.plan.finishing_seconds())
-            nonlocal first_iterations
+            nonlocal first_iterations, left
             estimate, gradient = self._evaluate(objective, theta, is_first=not best)
             if not best:
                 first_iterations = estimate.iterations
@@ -140,9 +140,9 @@ class Climbs:
                 raise _OnlyNoiseLeftError
             if estimate.value == best[-1] and curvature is not None:
                 slopes = np.where(free, LogCoordinates.gradient(theta, gradient), 0.0) / self.n
-                left = self.n * newton_gain(curvature, slopes)
-                if left < max(little, NEGLIGIBLE_SHARE * SETTLED * self.n):
-                    best[-1] += left
+                to_top = self.n * newton_gain(curvature, slopes)
+                if to_top < max(little, NEGLIGIBLE_SHARE * SETTLED * self.n):
+                    left = to_top
                     raise _OnlyNoiseLeftError
             return -estimate.value, -gradient
 
@@ -172,7 +172,7 @@ class Climbs:
         except _StalePointsError:
             reason, is_stale = OptimiserEnd.MAX_ITERATIONS, True
         self._begins &= is_stale
-        self._gains = self._gains[1], best[-1] - best[0]
+        self._gains = self._gains[1], best[-1] - best[0] + left
         if reason not in (OptimiserEnd.MAX_ITERATIONS, OptimiserEnd.TIME_LIMIT, OptimiserEnd.FAILING):
             self._gain = self._gains[1]
         return reason
