@@ -161,7 +161,8 @@ class Training:
         # Something to return whatever happens: any points, with the θ to start from.
         rows = random_rows(self.random, n, self.schedule[0])
         theta = self.theta0 if self.search is None else self.search.candidates[0].theta
-        self.best = self._proved = Candidate(rows, theta, -math.inf)  # in the end the latter is the best, too
+        self.best = Candidate(rows, theta, -math.inf)
+        self._proved = self.best  # the best of those that had a model, so that what they have promised was looked at
 
     def seconds(self) -> float:
         """Since training started."""
