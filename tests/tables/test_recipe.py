@@ -235,3 +235,34 @@ def test_shares_that_are_none(fraction: float) -> None:
 def test_damaged_recipes_are_refused(words: object) -> None:
     with pytest.raises(ValueError, match="the model's recipe for columns is damaged"):
         Recipe.from_json(words)
+
+
+def test_all_columns_that_cannot_be_inputs_are_said_at_once(tmp_path: Path) -> None:
+    rows = range(42)
+    frame = pd.DataFrame(
+        {
+            "name": [f"n{i}" for i in rows],
+            "x": [float(i % 7) for i in rows],
+            "town": [f"t{i % 21}" for i in rows],
+            "when": ["01/02/2020", "03/04/2020"] * 21,
+            "size": [1e300, *(float(i % 5) for i in rows[1:])],
+            "y": [float(i) for i in rows],
+        }
+    )
+    with pytest.raises(ValueError, match="column 'name' is text with 42") as refused:
+        prepared(tmp_path, frame)
+    said = str(refused.value)
+    assert "as those of an id; and column 'town' is text with 21" in said
+    assert "column 'when', such as '01/02/2020'" in said
+    assert "column 'size' has '1e+300' in row 1" in said
+    advice = " ".join(refused.value.__notes__)
+    assert advice.count("--ignore") == 1
+    assert "--dates day-first" in advice
+    mended = frame.drop(columns=["name", "town", "when", "size"])
+    assert prepared(tmp_path, mended).recipe.names == ["x"]
+
+
+def test_of_many_columns_that_cannot_be_inputs_some_are_said(tmp_path: Path) -> None:
+    names = {f"c{column}": [f"{column} {i}" for i in range(30)] for column in range(9)}
+    with pytest.raises(ValueError, match=r"'c0' .*'c4' .*; and 4 more\n"):
+        prepared(tmp_path, pd.DataFrame({**names, "x": range(0, 60, 2), "y": [i**0.5 for i in range(30)]}))

@@ -7,6 +7,7 @@ two years also the sine and cosine of the time of year, and if they have times o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from nearexact.typing import FloatArray
 Kind = Literal["number", "boolean", "date", "category"]
 KINDS = ("number", "boolean", "date", "category")
 MAX_CATEGORIES = 20
+SAID_AT_MOST = 5  # of several problems in one message
 LARGEST_NUMBER = 1e150  # its square is still finite; a larger one is a mistake that would make all others alike
 # Of ten cells or more: where so many are numbers, the others are rather mistakes than names of categories.
 MOSTLY, FEWEST_CELLS = 0.8, 10
@@ -147,6 +149,16 @@ def problem(fact: str, advice: str) -> ValueError:
     error = ValueError(fact)
     error.add_note(advice)
     return error
+
+
+def together(errors: Sequence[ValueError]) -> ValueError:
+    """One error that says what all of these do, each piece of advice once: nobody wants to meet them one by one."""
+    if len(errors) == 1:
+        return errors[0]
+    more = f"; and {len(errors) - SAID_AT_MOST} more" if len(errors) > SAID_AT_MOST else ""
+    advice = dict.fromkeys(note for error in errors for note in getattr(error, "__notes__", []))
+    facts = "; and ".join(str(error) for error in errors[:SAID_AT_MOST])
+    return problem(facts + more, f"for each: {'; '.join(advice)}")
 
 
 def recognise(

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from nearexact.tables import cells
-from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise
+from nearexact.tables.columns import MAX_CATEGORIES, Column, problem, recognise, together
 from nearexact.tables.dialect import Spelling
 from nearexact.tables.naming import MISSING_ADVICE, listed, missing_values, reasons, some
 from nearexact.tables.reading import TableFile, read
@@ -244,20 +244,24 @@ def prepare(
     roles = replace(roles, target_signs=tuple(cells.sign_of(frame[name]) for name in targets))
     learnt = _learnt(frame, roles, file.decimal)
     left_out, notes = dict.fromkeys(ignore, "ignored"), number_remarks(frame, targets, file)
-    columns, parts = [], []
+    columns, parts, refused = [], [], []
     for name in frame.columns.drop(roles.learnt_from):
         if cells.is_empty(frame[name]):
             left_out[name] = "empty"
             continue
-        column = recognise(
-            name,
-            frame[name],
-            file.decimal,
-            max_categories=max_categories,
-            day_first=day_first,
-            categorical=name in file.categorical,
-        )
-        values = column.values(frame[name], file.decimal)
+        try:
+            column = recognise(
+                name,
+                frame[name],
+                file.decimal,
+                max_categories=max_categories,
+                day_first=day_first,
+                categorical=name in file.categorical,
+            )
+            values = column.values(frame[name], file.decimal)
+        except ValueError as error:
+            refused.append(error)
+            continue
         if len(np.unique(values)) < 2:  # NaN counts as one
             left_out[name] = "constant"
         elif counts_rows(name, values):
@@ -266,6 +270,8 @@ def prepare(
             columns.append(column)
             parts.append(values)
             notes += stray_cells(column, frame[name], file)
+    if refused:
+        raise together(refused)
     if not columns:
         raise ValueError(f"{file.name} has no column to learn from besides the target {target!r}{reasons(left_out)}")
     recipe = replace(roles, columns=tuple(columns), left_out=left_out)
