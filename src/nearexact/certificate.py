@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from nearexact.evidence import CERTIFIED_GAP, STANDARD_ERRORS, Evidence
+from nearexact.evidence import CERTIFIED_GAP, FEWEST_AGREEING, STANDARD_ERRORS, Evidence, are_enough
 from nearexact.noise_only import explains_nothing
 from nearexact.notebook import certificate_html
 from nearexact.verdict_colours import PALETTES, VERDICT_KINDS, Palette
@@ -28,7 +28,6 @@ NEAR_EXACT: tuple[Verdict, ...] = ("exact", "certified", "converged")
 
 CONVERGED_CHANGE = 0.002  # of the ELBO's distance to the constant predictor's log likelihood
 CONVERGED_STEPS = 2  # steps up in M, one after the other, that must have changed so little
-FEWEST_AGREEING = 2  # starts of a search that must have ended near the best of all
 NEGLIGIBLE_ERROR = 0.01  # of a mean, in standard deviations of the noise
 SUBSET_CAUTION = 2.0  # what a subset shows may be so many times as large on all rows
 
@@ -38,7 +37,8 @@ class Doubt(StrEnum):
 
     NOT_COMPARED = "not compared"  # there is no evidence
     STILL_RISING = "still rising"  # the optimiser was not done
-    FOUND_ONCE = "found once"  # hardly any starts of the search agree on the best
+    FOUND_ONCE = "found once"  # no two starts of the search agree on the best
+    FOUND_RARELY = "found rarely"  # some do, but of so many that a better one may have been missed
     BOUND_TOO_LOW = "bound too low"  # θ is good, but what is proved about the model there is not
     BETTER_ELSEWHERE = "better elsewhere"  # another θ has a higher exact likelihood
 
@@ -248,6 +248,8 @@ def doubt_about(evidence: Evidence | None, lower: float, n: int) -> Doubt | None
         return Doubt.FOUND_ONCE
     if math.isnan(gain):
         return Doubt.STILL_RISING
+    if not are_enough(evidence.agreeing, evidence.starts):
+        return Doubt.FOUND_RARELY
     if evidence.rows < n:
         return None if SUBSET_CAUTION * gain <= CERTIFIED_GAP else Doubt.BETTER_ELSEWHERE
     if gain > CERTIFIED_GAP:

@@ -6,6 +6,27 @@ from dataclasses import dataclass
 
 CERTIFIED_GAP = 0.01  # nats per point: what may be missing from the exact GP's likelihood
 STANDARD_ERRORS = 2.0  # on either side of an estimate
+FEWEST_AGREEING = 2  # starts of a search that must have ended near the best of all
+MOST_LIKELY_MISSED = 0.02  # the chance, at most, that starts have missed a better optimum
+
+
+def chance_of_missing(agreeing: int, starts: int) -> float:
+    """How likely so many starts all miss a better optimum that each finds as often as they have found their best.
+
+    Two that agree say much where they are two of two. Two of thirty show that there are many optima, and that the best
+    of them is one of those that are hard to find: there may be others.
+    """
+    return (1.0 - agreeing / starts) ** starts if starts else 1.0
+
+
+def are_enough(agreeing: int, starts: int) -> bool:
+    """Whether so many that agree on the best show that hardly anything was missed."""
+    return agreeing >= FEWEST_AGREEING and chance_of_missing(agreeing, starts) <= MOST_LIKELY_MISSED
+
+
+def strongest(*supports: tuple[int, int]) -> tuple[int, int]:
+    """Of several counts of those that agree, and of how many they are: where most agree, of the fewest."""
+    return max(supports, key=lambda support: (support[0], -support[1]))
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ def test_what_one_start_alone_has_found_random_ones_confirm_while_there_is_time(
     training = ExactTraining(SquaredExponential(), *many_inputs(120, 2), seed=0)
     training.run()
     assert training.evidence().gain_per_row == 0.0
-    assert training.evidence().agreeing == (2 if most else 1)
+    assert training.evidence().agreeing >= 2 if most else training.evidence().agreeing == 1
 
 
 def test_noise_is_not_searched_for_agreement(monkeypatch: pytest.MonkeyPatch) -> None:

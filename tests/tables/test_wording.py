@@ -41,7 +41,7 @@ def test_a_supported_verdict_says_what_supports_it(verdict: str) -> None:
 
 
 def test_a_verdict_is_confirmed_exactly_where_there_is_no_doubt() -> None:
-    cases = itertools.product((50, 100), (1, 2), (0.0, 0.02, float("nan")), (-10.0, -8.0))
+    cases = itertools.product((50, 100), (1, 2, 4), (0.0, 0.02, float("nan")), (-10.0, -8.0))
     seen = {doubt_about(None, -10.0, 100)}
     assert confirm("certified", -10.0, 100, None) == "not reached"
     for rows, agreeing, gain, likelihood in cases:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearexact.evidence import MOST_LIKELY_MISSED
 from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.known_optimum import RIVAL, WORTH_CARRYING, SubsetOptimum
 from nearexact.gp.optimise import LBFGSSettings
 from nearexact.gp.search_completion import complete_search
 from nearexact.gp.search_starts import MOST_PASSES
-from nearexact.gp.start_record import CONFIRMED
 from nearexact.gp.starts import (
     START_NOISE,
     gain_by_switching_on,
@@ -35,7 +35,8 @@ FEW_EVALUATIONS = 3.0  # with less time than for so many, L-BFGS gets nowhere
 USUAL_EVALUATIONS = 30.0  # until a start was followed to its end
 DETAILS_SHARE = 0.2  # of what is left after that, at most, for a look at details that more rows show
 COMPLETION_SHARE = 0.6  # of what is left in the end, for what the search had no time for
-MOST_RANDOM = 12  # starts with all rows, where too few agree on the best
+MOST_RANDOM = 40  # starts with all rows, where too few agree on the best
+CONFIRMING_SHARE = 0.5  # of the time before, for these where enough agree on a subset
 SETTLED = 1e-3  # nats per row that may be left to gain where the optimiser is nearly done
 # While several starts compete, and for the best. They come from a search and are near their optimum already: steps that
 # are too long waste evaluations.
@@ -95,9 +96,11 @@ class ExactStarts:
             yield self.training.best_theta, FINE
         for end in self.training.record.unconfirmed():
             yield end.theta, CLOSER
-        for theta in self._at_random():
-            yield theta, FAR
-        if self.training.record.has_left(self._looked_from):
+        for _ in range(MOST_PASSES):
+            for theta in self._at_random():
+                yield theta, FAR
+            if not self.training.record.has_left(self._looked_from):
+                return
             yield from self._made_from_best()
             yield self.training.best_theta, FINE
 
@@ -121,14 +124,20 @@ class ExactStarts:
         """While too few starts agree on the best and time is left, others that know nothing of it.
 
         What only a start has led to that was made from another optimum, nobody confirms: random starts may, or they
-        lead higher.
+        lead higher. Where starts agree on a subset only, some with all rows tell whether these have another optimum,
+        if that takes little of what all before has taken.
         """
+        begun, record = self.training.timer.seconds(), self.training.record
         unit, random = unit_start(self.layout, START_NOISE), self.search.random
         smooth = with_less_influence(self.layout, unit)
         for number in range(MOST_RANDOM):
             is_worth_it = self.are_followed and self.training.settled and not self.training.explains_nothing
-            if not is_worth_it or self.training.record.support()[0] >= CONFIRMED:
+            if not is_worth_it:
                 return
+            if record.is_confirmed():
+                took_long = self.training.timer.seconds() - begun > CONFIRMING_SHARE * begun
+                if took_long or record.chance_of_missing() <= MOST_LIKELY_MISSED:
+                    return
             # Fast details of one input are found from starts that are rough in it.
             rough_in = [int(random.integers(self.layout.n_inputs))] if number % 2 else []
             yield random_start(self.layout, rough_start(self.layout, unit, rough_in) if rough_in else smooth, random)

@@ -69,6 +69,7 @@ TWO_FACTORISATIONS = 3.0
 # Of what is left after the search, at most, where that is too little to follow a start with all rows to its end: a step
 # with half of the rows takes a sixth of the time, and most of the way is the same.
 POLISHING_SHARE = 0.3
+SEARCHED_AT_ONCE = 384  # rows: with so few, a subset saves next to nothing
 HIDDEN_FOLDS = 5.0  # by which a signal may still grow while the likelihood rises as steeply as where rounding ended it
 ENDS = {
     OptimiserEnd.CONVERGED: TrainingEnd.OPTIMUM_FOUND,
@@ -124,7 +125,7 @@ class ExactTraining:
             memory=budget,
             seed=seed,
             # A small problem is searched on all rows at once; else the last subset is half of them. Few rows mislead.
-            most_rows=max(min(self.n, FIRST_ROWS), -(-self.n // 2)),
+            most_rows=self.n if self.n <= SEARCHED_AT_ONCE else max(FIRST_ROWS, -(-self.n // 2)),
             start=start,
             row_noise=row_noise,
             polishes=False,  # its best is climbed from with all rows

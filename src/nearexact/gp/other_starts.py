@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearexact.evidence import STANDARD_ERRORS
+from nearexact.evidence import STANDARD_ERRORS, are_enough, strongest
 from nearexact.gp.budget import TimeIsUpError, Timer
 from nearexact.gp.known_optimum import WORTH_CARRYING, KnownOptimum, SubsetOptimum
 from nearexact.gp.search import Search
 from nearexact.gp.search_completion import complete_search
 from nearexact.gp.search_starts import CONFIRMING, MOST_PASSES
-from nearexact.gp.start_record import CONFIRMED
 from nearexact.gp.window_scan import starts_with_details
 from nearexact.typing import FloatArray
 
@@ -124,7 +123,7 @@ class OtherStarts:
         origin = next((optimum for optimum in known if optimum.theta is self._origin), self.search.candidates[0])
         others = [other for other in known if other is not origin and not self.search.hills.are_one(other, origin)]
         for other in others[:CONFIRMING]:
-            if self.support()[0] >= CONFIRMED:
+            if are_enough(*self.support()):
                 return
             yield from self._made_from(other.theta, is_made=False)
 
@@ -161,7 +160,7 @@ class OtherStarts:
     def support(self) -> tuple[int, int]:
         """How many starts agree on the best, of how many: with all rows, or on the subset that its start came from."""
         own = self._agreeing, self._count
-        return own if self._has_moved else max(own, self.search.support_of(self._leading))
+        return own if self._has_moved else strongest(own, self.search.support_of(self._leading))
 
     def known(self, theta: FloatArray, likelihood: float) -> KnownOptimum | None:
         """The best so far, if it is known how the likelihood bends around it."""

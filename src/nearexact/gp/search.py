@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nearexact.evidence import strongest
 from nearexact.gp.budget import Timer
 from nearexact.gp.curvature import LEAST, positive, second_derivatives
 from nearexact.gp.exact import ExactObjective, exact_memory
@@ -444,7 +445,9 @@ class Search:
         present = Round(tried.rows, likelihoods, tried.evaluations, seconds, tried.finished, settled, agreeing=agreeing)
         support, of_rows = present.own_support, tried.rows
         if self.rounds and tried.first_leads:
-            support, of_rows = max((support, of_rows), (self.rounds[-1].support, self.rounds[-1].support_rows))
+            before = self.rounds[-1]
+            if strongest(support, before.support) == before.support:
+                support, of_rows = before.support, before.support_rows
         self.rounds.append(present.counted(support, of_rows))
         self.on_round(self.rounds[-1])
         logger.info(

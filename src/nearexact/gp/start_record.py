@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nearexact.evidence import FEWEST_AGREEING, are_enough, strongest
 from nearexact.gp.exact import ExactObjective
 from nearexact.gp.hills import Hills
 from nearexact.gp.known_optimum import RIVAL, SubsetOptimum
 from nearexact.gp.search import Search
 from nearexact.typing import FloatArray
 
-CONFIRMED = 2  # starts that agree
+HIDDEN = 0.1  # the chance that the best optimum of all rows is none on a subset: then no start there leads to it
 
 
 @dataclass
@@ -54,20 +55,45 @@ class StartRecord:
             self._hills.follow(self.top, end)
 
     def support(self) -> tuple[int, int]:
-        """How many starts agree on the best, of how many: on all rows, or on fewer if the best comes from theirs."""
+        """How many starts agree on the best, of how many: on all rows, or on fewer if the best comes from theirs.
+
+        Those that come from nowhere, with all rows, count in both cases.
+        """
         if self.top is None:
             return 0, len(self._own)
+        on_fewer, fresh = self._support_on_fewer(), self._support_of_fresh()
+        own = self._agree(self._own), len(self._own)
+        return strongest(own, (on_fewer[0] + fresh[0], on_fewer[1] + fresh[1])) if on_fewer[0] else own
+
+    def is_confirmed(self) -> bool:
+        """Whether enough starts agree on the best."""
+        return are_enough(*self.support())
+
+    def chance_of_missing(self) -> float:
+        """How likely a better optimum was missed: what all rows show may not be there on fewer."""
+        rounds, n = self.search.rounds, len(self.objective.y)
+        hidden = 0.0 if rounds and rounds[-1].rows >= n else HIDDEN
+        agreeing, starts = zip(self._support_on_fewer(), self._support_of_fresh(), strict=True)
+        share = 1.0 - sum(agreeing) / max(sum(starts), 1)
+        return float((hidden + (1.0 - hidden) * share ** starts[0]) * share ** starts[1])
+
+    def _support_on_fewer(self) -> tuple[int, int]:
         leading = [start.theta for start in self._starts if self._agree([start])]
-        supports = [self.search.support_of(theta) for theta in leading]
-        return max([(self._agree(self._own), len(self._own)), *supports])
+        return strongest((0, 0), *(self.search.support_of(theta) for theta in leading))
+
+    def _support_of_fresh(self) -> tuple[int, int]:
+        """That of starts that no search has led to, with all rows."""
+        carried = [candidate.theta for candidate in self.search.candidates]
+        fresh = [start for start in self._own if not any(start.theta is theta for theta in carried)]
+        return self._agree(fresh), len(fresh)
 
     def unconfirmed(self) -> list[SubsetOptimum]:
         """Ends of starts that may have settled too early to agree with the best, if too few agree with it."""
-        if self.top is None or self.support()[0] >= CONFIRMED:
+        if self.top is None or self.is_confirmed():
             return []
         most = RIVAL * len(self.objective.y)
         near = [start.end for start in self._own if 0.0 < self.top.likelihood - start.end.likelihood <= most]
-        return sorted(near, key=lambda end: -end.likelihood)[:CONFIRMED]
+        return sorted(near, key=lambda end: -end.likelihood)[:FEWEST_AGREEING]
 
     def has_left(self, known: SubsetOptimum | None) -> bool:
         """Whether the best is no longer on the hill of what was the best."""
@@ -82,7 +108,7 @@ class StartRecord:
         hills = {self._hills.place(self.objective, end): end for end in (known, self.top)}
         for end in sorted((start.end for start in self._own), key=lambda end: -end.likelihood):
             hills.setdefault(self._hills.place(self.objective, end), end)  # one of each hill
-        return [end for end in hills.values() if end is not known and end is not self.top][:CONFIRMED]
+        return [end for end in hills.values() if end is not known and end is not self.top][:FEWEST_AGREEING]
 
     def _are_one(self, one: SubsetOptimum, other: SubsetOptimum) -> bool:
         return self._hills.place(self.objective, one) == self._hills.place(self.objective, other)

@@ -32,6 +32,8 @@ DOUBTS = {
     " one the model may become better.",
     Doubt.FOUND_ONCE: "The best hyperparameters (lengthscales, noise) were found from one start only, and others ended"
     " elsewhere: a better model may have been missed.",
+    Doubt.FOUND_RARELY: "The best hyperparameters (lengthscales, noise) were found from few of many starts, and others"
+    " ended elsewhere: a better model may have been missed.",
     Doubt.BOUND_TOO_LOW: "With these hyperparameters (lengthscales, noise) the exact Gaussian process explains the data"
     " better than this model does.",
     Doubt.BETTER_ELSEWHERE: "Other hyperparameters (lengthscales, noise) explain the data better: this model is a local"

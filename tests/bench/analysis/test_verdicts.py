@@ -14,8 +14,8 @@ from nearexact.bench.analysis import published, results, verdicts
 from nearexact.bench.analysis.hyperparameters import NOBODY_LOOKED, recorded_evidence
 from nearexact.bench.analysis.results import Size
 from nearexact.bench.store import RunStatus
-from nearexact.certificate import FEWEST_AGREEING, Estimate, confirm, judge, judge_estimate
-from nearexact.evidence import CERTIFIED_GAP, Evidence
+from nearexact.certificate import Estimate, confirm, judge, judge_estimate
+from nearexact.evidence import CERTIFIED_GAP, FEWEST_AGREEING, Evidence
 from tests.bench.synthetic import (
     NOISE,
     N,

@@ -28,9 +28,9 @@ from nearexact.bench.report.chart_data import thin
 from nearexact.bench.report.figures import write_figures
 from nearexact.bench.report.page import render, write_report
 from nearexact.bench.store import PLAN, RunStatus
-from nearexact.certificate import CONVERGED_CHANGE, CONVERGED_STEPS, FEWEST_AGREEING, SUBSET_CAUTION
+from nearexact.certificate import CONVERGED_CHANGE, CONVERGED_STEPS, SUBSET_CAUTION
 from nearexact.cli import main
-from nearexact.evidence import CERTIFIED_GAP
+from nearexact.evidence import CERTIFIED_GAP, FEWEST_AGREEING
 from nearexact.verdict_colours import PALETTES
 from tests.bench.synthetic import HOSTILE, NOISE, constant_trace, curve_trace, sgpr_trace, write_results, write_run
 

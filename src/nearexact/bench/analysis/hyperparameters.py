@@ -16,8 +16,8 @@ import numpy as np
 
 from nearexact.bench.analysis.points import EVIDENCE, KEY, RunKey
 from nearexact.bench.analysis.results import Results, Size
-from nearexact.certificate import CONVERGED_CHANGE, FEWEST_AGREEING
-from nearexact.evidence import CERTIFIED_GAP, Evidence
+from nearexact.certificate import CONVERGED_CHANGE
+from nearexact.evidence import CERTIFIED_GAP, FEWEST_AGREEING, Evidence, are_enough
 from nearexact.noise_only import explains_nothing
 
 NOBODY_LOOKED = "nobody has looked for better hyperparameters"
@@ -60,11 +60,11 @@ def doubt(evidence: Evidence | None) -> str:
         return "there was no search"
     if evidence.agreeing < FEWEST_AGREEING and evidence.starts > 1:
         return "the starts of its search do not agree"
-    return (
-        "there was no time to follow all of them to their end"
-        if evidence.gain_per_row is None
-        else "its search has found better ones"
-    )
+    if evidence.gain_per_row is None:
+        return "there was no time to follow all of them to their end"
+    if not are_enough(evidence.agreeing, evidence.starts):
+        return "too few starts of its search agree"
+    return "its search has found better ones"
 
 
 # ---- other runs on the same split ------------------------------------------------------------------------------------

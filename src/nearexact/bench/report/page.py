@@ -22,8 +22,8 @@ from nearexact.bench.report.method_styles import styles_of
 from nearexact.bench.report.metric_tables import SECONDS
 from nearexact.bench.report.table_format import ReportTable, significant
 from nearexact.bench.store import FAILED_STATUSES
-from nearexact.certificate import CONVERGED_CHANGE, CONVERGED_STEPS, FEWEST_AGREEING, NEAR_EXACT, SUBSET_CAUTION
-from nearexact.evidence import CERTIFIED_GAP
+from nearexact.certificate import CONVERGED_CHANGE, CONVERGED_STEPS, NEAR_EXACT, SUBSET_CAUTION
+from nearexact.evidence import CERTIFIED_GAP, FEWEST_AGREEING, MOST_LIKELY_MISSED
 from nearexact.verdict_colours import Kind
 
 PAGE = "report.html"
@@ -102,6 +102,7 @@ def render(results: Results, tables: list[ReportTable], name: str, *, with_publi
         converged_change=f"{100.0 * CONVERGED_CHANGE:g} %",
         converged_steps=CONVERGED_STEPS,
         fewest_agreeing=FEWEST_AGREEING,
+        most_likely_missed=f"{100.0 * MOST_LIKELY_MISSED:g}",
         subset_gain=f"{CERTIFIED_GAP / SUBSET_CAUTION:g}",
         files=pages.as_json({name: text for _, texts in downloads for name, text in texts.items()}),
         file_names=[(title, list(texts)) for title, texts in downloads],
