@@ -6,10 +6,11 @@ import math
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from nearexact.certificate import NEAR_EXACT, Certificate, Doubt, Verdict, confirm, doubt_about, judge
-from nearexact.evidence import Evidence
+from nearexact.evidence import Evidence, are_enough, chance_of_missing, strongest
 from nearexact.gp import Interval, LikelihoodBounds
 from nearexact.verdict_colours import PALETTES, VERDICT_KINDS
 
@@ -106,6 +107,9 @@ def test_every_verdict_has_a_kind_and_every_kind_its_colours() -> None:
         (None, False),  # nobody has looked
         (Evidence(1000, 6, 3, 0.0, -495.0), True),
         (Evidence(1000, 6, 1, 0.0, -495.0), False),  # one start alone may be anywhere
+        (Evidence(1000, 2, 2, 0.0, -495.0), True),
+        (Evidence(1000, 33, 3, 0.0, -495.0), False),  # where there are many optima, others are missed as easily
+        (Evidence(1000, 33, 4, 0.0, -495.0), True),
         (Evidence(1000, 6, 3, 0.02, -470.0), False),  # another θ is better by 0.03 nats per row
         (Evidence(1000, 6, 3, None, -495.0), False),  # the likelihood was still rising
         (Evidence(400, 6, 3, 0.004, -100.0), True),  # of a subset: its likelihood is that of other rows
@@ -122,4 +126,25 @@ def test_time_is_to_blame_where_no_two_starts_were_followed() -> None:
     assert doubt_about(Evidence(1000, 0, 0, None, -495.0), -500.0, N) is Doubt.STILL_RISING
     assert doubt_about(Evidence(1000, 1, 1, None, -495.0), -500.0, N) is Doubt.STILL_RISING
     assert doubt_about(Evidence(1000, 6, 1, None, -495.0), -500.0, N) is Doubt.FOUND_ONCE
+    assert doubt_about(Evidence(1000, 33, 3, None, -495.0), -500.0, N) is Doubt.STILL_RISING
+    assert doubt_about(Evidence(1000, 33, 3, 0.0, -495.0), -500.0, N) is Doubt.FOUND_RARELY
     assert "no time to follow any start" in Evidence(1000, 0, 0, None, -495.0).in_words(N)
+
+
+@pytest.mark.parametrize(("agreeing", "starts"), [(1, 4), (3, 5), (3, 33)])
+def test_the_chance_that_all_starts_miss_what_is_as_easy_to_find(agreeing: int, starts: int) -> None:
+    random = np.random.default_rng(0)
+    found = random.random((40_000, starts)) < agreeing / starts
+    missed = 1.0 - found.any(1).mean()
+    assert missed == pytest.approx(chance_of_missing(agreeing, starts), abs=4.0 * math.sqrt(0.25 / len(found)))
+
+
+def test_more_that_agree_say_more_and_more_that_do_not_say_less() -> None:
+    for starts in range(2, 60):
+        chances = [chance_of_missing(agreeing, starts) for agreeing in range(starts + 1)]
+        assert chances == sorted(chances, reverse=True)
+        assert not are_enough(1, starts)
+        assert are_enough(starts, starts)
+    assert chance_of_missing(3, 30) > chance_of_missing(3, 5)
+    assert chance_of_missing(0, 0) == 1.0
+    assert strongest((2, 2), (3, 33), (3, 4)) == (3, 4)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
+from nearexact.evidence import MOST_LIKELY_MISSED
 from nearexact.gp import (
     ExactObjective,
     ExactPosterior,
@@ -19,6 +22,7 @@ from nearexact.gp import (
     search,
 )
 from nearexact.gp.exact import exact_memory
+from nearexact.gp.exact_training import SEARCHED_AT_ONCE
 from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.starts import Start
 from nearexact.kernels import SquaredExponential
@@ -240,6 +244,22 @@ def test_what_one_start_alone_has_found_random_ones_confirm_while_there_is_time(
     training.run()
     assert training.evidence().gain_per_row == 0.0
     assert training.evidence().agreeing >= 2 if most else training.evidence().agreeing == 1
+
+
+@pytest.mark.parametrize("n", [120, 420])
+def test_where_starts_agree_on_a_subset_some_with_all_rows_tell_whether_these_have_another_optimum(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search.Search, "support_of", lambda self, theta: (9, 13))
+    monkeypatch.setattr(exact_starts, "CONFIRMING_SHARE", math.inf)
+    training = ExactTraining(SquaredExponential(), *many_inputs(n, 2), seed=0)
+    training.run()
+    assert training.record.is_confirmed()
+    assert training.record.chance_of_missing() <= MOST_LIKELY_MISSED
+    rows = training.search.rounds[-1].rows
+    assert (rows == n) == (n <= SEARCHED_AT_ONCE)
+    fresh = training.record._support_of_fresh()[1]
+    assert (fresh > 0) == (rows < n)
 
 
 def test_noise_is_not_searched_for_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
