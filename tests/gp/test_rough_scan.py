@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nearexact.gp import ExactObjective
-from nearexact.gp.rough_scan import MOST_INPUTS, RoughScan
-from nearexact.gp.starts import UNRELATED, unit_start, with_related_values
+from nearexact.gp.rough_scan import MOST_INPUTS, RoughScan, likelihood_at, rougher_in_all
+from nearexact.gp.starts import UNRELATED, rough_start, unit_start, with_related_values
 from nearexact.kernels import ArcCosine, Linear, SquaredExponential
 from nearexact.kernels.base import Kernel
 from nearexact.typing import FloatArray
@@ -84,3 +84,18 @@ def test_values_that_have_nothing_to_do_with_each_other_may_get_related_again() 
     kernel, noise = layout.unpack(related)
     assert noise == pytest.approx(0.1)
     assert kernel.parameters["lengthscales"] == pytest.approx(np.where(np.arange(INPUTS) == 4, 0.3, 2.0))
+
+
+def test_where_only_rows_that_nearly_coincide_are_alike_all_inputs_are_rough_further_than_usual() -> None:
+    random = np.random.default_rng(0)
+    places = random.uniform(-0.2, 0.2, size=(100, 3))
+    member = random.integers(0, 100, size=256)
+    X, y = places[member], random.normal(size=100)[member] + 0.3 * random.normal(size=256)
+    objective = ExactObjective(SquaredExponential(), 0.1, X, y)
+    theta = unit_start(objective.layout, 0.1)
+    found, usual = rougher_in_all(objective, theta), rough_start(objective.layout, theta, range(3))
+    assert found is not None
+    assert (found < usual).any()
+    assert likelihood_at(objective, found) > likelihood_at(objective, usual)
+    smooth = ExactObjective(SquaredExponential(), 0.1, X, X.sum(1))
+    assert rougher_in_all(smooth, theta) is None

@@ -6,8 +6,9 @@ start finds them matters far more than how rough it is, so inputs are looked at 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -68,20 +69,31 @@ class RoughScan:
         return best[2]
 
     def _look(self, d: int) -> tuple[float, int, FloatArray]:
-        likelihood, theta = roughest(self.objective, self.theta, d)
+        likelihood, theta, _ = roughest(self.objective, self.theta, [d])
         return likelihood, d, theta
 
 
-def roughest(objective: ExactObjective, theta: FloatArray, d: int) -> tuple[float, FloatArray]:
-    """θ made rough in one input, at the lengthscale and noise with the highest likelihood, and that."""
-    grid = [
-        rough_start(objective.layout, theta, [d], short=short, noise=noise)
-        for short in lengthscales(objective.X[:, d].cpu().numpy())
-        for noise in NOISES
-    ]
+def rougher_in_all(objective: ExactObjective, theta: FloatArray) -> FloatArray | None:
+    """θ made rougher in all inputs than it usually is, if the likelihood speaks for that.
+
+    Where only rows that nearly coincide have anything in common, all others look like noise.
+    """
+    _, found, is_usual = roughest(objective, theta, range(objective.layout.n_inputs))
+    return None if is_usual else found
+
+
+def roughest(objective: ExactObjective, theta: FloatArray, inputs: Sequence[int]) -> tuple[float, FloatArray, bool]:
+    """θ made rough in these inputs, at the lengthscale and noise with the highest likelihood: that first.
+
+    And whether the lengthscale is the usual one of a rough start.
+    """
+    values = objective.X.cpu().numpy()
+    shorter = max((lengthscales(values[:, d]) for d in inputs), key=len)
+    pairs = list(itertools.product(shorter, NOISES))
+    grid = [rough_start(objective.layout, theta, inputs, short=short, noise=noise) for short, noise in pairs]
     likelihoods = [likelihood_at(objective, at) for at in grid]
     best = int(np.argmax(likelihoods))
-    return likelihoods[best], grid[best]
+    return likelihoods[best], grid[best], pairs[best][0] == shorter[0]
 
 
 def lengthscales(values: FloatArray) -> list[float]:

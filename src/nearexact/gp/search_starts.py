@@ -15,7 +15,7 @@ import numpy as np
 from nearexact.gp.budget import TimeIsUpError
 from nearexact.gp.known_optimum import SubsetOptimum
 from nearexact.gp.parameter_scan import scanned_starts
-from nearexact.gp.rough_scan import RoughScan
+from nearexact.gp.rough_scan import RoughScan, rougher_in_all
 from nearexact.gp.rounds import StartingPoint
 from nearexact.gp.starts import (
     SMOOTH_NOISE,
@@ -82,8 +82,12 @@ class SearchStarts:
         first_random = itertools.islice(at_random, FEWEST_STARTS - 2)
         yield [StartingPoint(theta) for theta in (*given, noisy, self.search.theta0, *scanned, *first_random)]
         yield from self._at_random(at_random, ENOUGH_AGREEING)
-        rough = StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
-        yield [rough, *self._rough_in_one_input(FIRST_ROUGH)]
+        rough = rough_start(self.layout, self._unit, range(self.layout.n_inputs))
+        smallest, rougher = self.search.objective(self.search.sizes[0]), None
+        if self.search.has_time_for_another():
+            rougher = rougher_in_all(smallest, self._unit)
+        in_all = [StartingPoint(theta) for theta in (rough, rougher) if theta is not None]
+        yield [*in_all, *self._rough_in_one_input(FIRST_ROUGH)]
         yield from self._at_random(at_random, FEWEST_AGREEING)  # a rough start may have found what no other has
         yield from self._while_rugged(random_start(self.layout, smooth, self.search.random) for _ in range(MOST_RUGGED))
         if self.search.looks_for_details and len(self.search.sizes) == 1:

@@ -52,7 +52,7 @@ def starts_with_details(search: Search, theta: FloatArray, seconds: float = math
         if search.timer.clock() > deadline:
             raise TimeIsUpError
         window = windows.around(d, row)
-        rough = -math.inf if bool((window.X[:, d] == window.X[0, d]).all()) else roughest(window, unit, d)[0]
+        rough = -math.inf if bool((window.X[:, d] == window.X[0, d]).all()) else roughest(window, unit, [d])[0]
         gain = rough - likelihood_at(window, theta) if math.isfinite(rough) else -math.inf
         window.release()  # there may be many of them
         return gain, d, window
@@ -66,7 +66,7 @@ def starts_with_details(search: Search, theta: FloatArray, seconds: float = math
             break
         shortest = lengthscales(window.X[:, d].cpu().numpy())[:-3:-1]
         finest = [rough_start(search.layout, unit, [d], short=short) for short in shortest]
-        rival = _rival(search, window, theta, [finest[0], roughest(window, unit, d)[1]], deadline)
+        rival = _rival(search, window, theta, [finest[0], roughest(window, unit, [d])[1]], deadline)
         if rival is not None:
             found += [*finest, rival]
     return found
