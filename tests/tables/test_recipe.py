@@ -266,3 +266,11 @@ def test_of_many_columns_that_cannot_be_inputs_some_are_said(tmp_path: Path) -> 
     names = {f"c{column}": [f"{column} {i}" for i in range(30)] for column in range(9)}
     with pytest.raises(ValueError, match=r"'c0' .*'c4' .*; and 4 more\n"):
         prepared(tmp_path, pd.DataFrame({**names, "x": range(0, 60, 2), "y": [i**0.5 for i in range(30)]}))
+
+
+def test_columns_with_nothing_to_advise_are_said_without_advice(tmp_path: Path) -> None:
+    huge = [1e300, *range(1, 14)]
+    frame = pd.DataFrame({"a": huge, "b": huge, "y": range(14)})
+    with pytest.raises(ValueError, match=r"column 'a' has '1e.300' in row 1.*; and column 'b'") as refused:
+        prepared(tmp_path, frame)
+    assert not getattr(refused.value, "__notes__", [])

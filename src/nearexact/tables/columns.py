@@ -158,7 +158,7 @@ def together(errors: Sequence[ValueError]) -> ValueError:
     more = f"; and {len(errors) - SAID_AT_MOST} more" if len(errors) > SAID_AT_MOST else ""
     advice = dict.fromkeys(note for error in errors for note in getattr(error, "__notes__", []))
     facts = "; and ".join(str(error) for error in errors[:SAID_AT_MOST])
-    return problem(facts + more, f"for each: {'; '.join(advice)}")
+    return problem(facts + more, f"for each: {'; '.join(advice)}") if advice else ValueError(facts + more)
 
 
 def recognise(
