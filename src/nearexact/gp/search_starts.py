@@ -82,12 +82,7 @@ class SearchStarts:
         first_random = itertools.islice(at_random, FEWEST_STARTS - 2)
         yield [StartingPoint(theta) for theta in (*given, noisy, self.search.theta0, *scanned, *first_random)]
         yield from self._at_random(at_random, ENOUGH_AGREEING)
-        rough = rough_start(self.layout, self._unit, range(self.layout.n_inputs))
-        smallest, rougher = self.search.objective(self.search.sizes[0]), None
-        if self.search.has_time_for_another():
-            rougher = rougher_in_all(smallest, self._unit)
-        in_all = [StartingPoint(theta) for theta in (rough, rougher) if theta is not None]
-        yield [*in_all, *self._rough_in_one_input(FIRST_ROUGH)]
+        yield [*self._rough_in_all_inputs(), *self._rough_in_one_input(FIRST_ROUGH)]
         yield from self._at_random(at_random, FEWEST_AGREEING)  # a rough start may have found what no other has
         yield from self._while_rugged(random_start(self.layout, smooth, self.search.random) for _ in range(MOST_RUGGED))
         if self.search.looks_for_details and len(self.search.sizes) == 1:
@@ -113,6 +108,14 @@ class SearchStarts:
         rows = self.search.sizes[0]
         abreast = self.search.abreast(rows)
         return RoughScan(self.search.objective(rows), self._unit, self.search.random, abreast=abreast)
+
+    def _rough_in_all_inputs(self) -> Iterator[StartingPoint]:
+        """In the usual way and, if the likelihood speaks for it, further."""
+        yield StartingPoint(rough_start(self.layout, self._unit, range(self.layout.n_inputs)))
+        if self.search.has_time_for_another():
+            rougher = rougher_in_all(self.search.objective(self.search.sizes[0]), self._unit)
+            if rougher is not None:
+                yield StartingPoint(rougher)
 
     def _rough_in_one_input(self, most: int) -> Iterator[StartingPoint]:
         """The most likely ones that were not tried before; if there are none, the first ones again."""
